@@ -1,0 +1,176 @@
+//! Everything that can go wrong in a handler, and its one way onto the wire.
+
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use contract::openai::json::BadJson;
+use contract::openai::views::Inconsistent;
+use contract::openai::{ErrorEnvelope, ErrorKind, ParseCode, ParseError};
+use contract::record::RecordError;
+use contract::{Class, JobError, JobState, QueueId, StoreError};
+
+/// Why a request is not answered with what it asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error(transparent)]
+    Json(#[from] BadJson),
+    #[error(transparent)]
+    Parameter(#[from] ParseError),
+    #[error("the header `{name}` {problem}")]
+    Header { name: &'static str, problem: &'static str },
+    #[error("{message}")]
+    TooLong { param: String, message: String },
+    #[error("the model `{name}` brings no chat template, so it takes no chats; use /v1/completions")]
+    NoChatTemplate { name: String },
+    #[error("there is no model `{name}`; GET /v1/models lists what there is")]
+    ModelNotFound { name: String },
+    #[error("there is no job `{id}`")]
+    JobNotFound { id: String },
+    #[error("there is no route {path}; GET /openapi.json lists what there is")]
+    RouteNotFound { path: String },
+    #[error("this route does not take {method}")]
+    MethodNotAllowed { method: String },
+    #[error("the body stopped coming")]
+    BodyStalled,
+    #[error("the body broke off")]
+    BodyBroken,
+    #[error("the body is larger than {limit} bytes")]
+    BodyTooLarge { limit: usize },
+    #[error("{problem}: send JSON with `content-type: application/json`, not compressed")]
+    MediaType { problem: String },
+    #[error("the job has already ended as {state}, so it cannot be cancelled")]
+    AlreadyEnded { state: JobState },
+    #[error("the job was cancelled while this call waited for it")]
+    JobCancelled,
+    #[error("this idempotency key was used before with another body: use another key, or send the same body")]
+    KeyReused,
+    #[error("the queue for {} jobs is full ({bound} unfinished): try again later", .queue.class)]
+    QueueFull { queue: QueueId, bound: u64 },
+    #[error("the job failed: {0}")]
+    JobFailed(JobError),
+    #[error("the job failed, and the store does not say why")]
+    JobFailedSilently,
+    #[error("the deadline passed before the job was done")]
+    Expired,
+    #[error("no worker for this model is ready: {reason}")]
+    NotReady { reason: String },
+    #[error("the job store cannot be used now: try again")]
+    Store(#[from] StoreError),
+    #[error("the result is stored where it cannot be read now: try again")]
+    Objects(#[source] object_store::Error),
+    #[error("the stored result is damaged")]
+    Record(#[from] RecordError),
+    #[error("the stored result is damaged")]
+    Inconsistent(#[from] Inconsistent),
+    #[error("two attempts of the job gave different tokens, so this stream cannot be trusted: get the job instead")]
+    Disagrees,
+    #[error("this server is shutting down: try again")]
+    ShuttingDown,
+    #[error("an internal error; the request id names it in the log")]
+    Internal,
+}
+
+impl ApiError {
+    /// A wrong parameter of the query string.
+    pub fn query(param: impl Into<String>, problem: impl std::fmt::Display) -> Self {
+        let param = param.into();
+        let message = format!("`{param}` {problem}");
+        ApiError::Parameter(ParseError { param: Some(param), message, code: ParseCode::InvalidValue })
+    }
+
+    /// The kind on the wire; without a catch-all, so that a new variant does not compile until someone decides.
+    fn kind(&self) -> ErrorKind {
+        match self {
+            ApiError::Json(_) => ErrorKind::InvalidJson,
+            ApiError::Parameter(error) => ErrorKind::Parameter(error.code),
+            ApiError::Header { .. } => ErrorKind::InvalidHeader,
+            ApiError::TooLong { .. } => ErrorKind::ContextLengthExceeded,
+            ApiError::NoChatTemplate { .. } => ErrorKind::NoChatTemplate,
+            ApiError::ModelNotFound { .. } => ErrorKind::ModelNotFound,
+            ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
+            ApiError::RouteNotFound { .. } => ErrorKind::RouteNotFound,
+            ApiError::MethodNotAllowed { .. } => ErrorKind::MethodNotAllowed,
+            ApiError::BodyStalled | ApiError::BodyBroken => ErrorKind::RequestTimeout,
+            ApiError::BodyTooLarge { .. } => ErrorKind::BodyTooLarge,
+            ApiError::MediaType { .. } => ErrorKind::UnsupportedMediaType,
+            ApiError::AlreadyEnded { .. } => ErrorKind::JobAlreadyEnded,
+            ApiError::JobCancelled => ErrorKind::JobCancelled,
+            ApiError::KeyReused => ErrorKind::IdempotencyKeyReused,
+            ApiError::QueueFull { .. } => ErrorKind::QueueFull,
+            ApiError::JobFailed(error) => ErrorKind::of_job_error(error),
+            ApiError::JobFailedSilently => ErrorKind::JobFailed,
+            ApiError::Expired => ErrorKind::DeadlineExceeded,
+            ApiError::NotReady { .. } => ErrorKind::NoReadyWorker,
+            ApiError::Store(_) | ApiError::Objects(_) => ErrorKind::StoreUnavailable,
+            ApiError::ShuttingDown => ErrorKind::ShuttingDown,
+            ApiError::Record(_) | ApiError::Inconsistent(_) | ApiError::Disagrees | ApiError::Internal => {
+                ErrorKind::Internal
+            }
+        }
+    }
+
+    fn param(&self) -> Option<String> {
+        match self {
+            ApiError::Parameter(error) => error.param.clone(),
+            ApiError::JobFailed(error) => error.param.clone(),
+            ApiError::TooLong { param, .. } => Some(param.clone()),
+            ApiError::Header { name, .. } => Some((*name).to_owned()),
+            ApiError::ModelNotFound { .. } | ApiError::NoChatTemplate { .. } => Some("model".to_owned()),
+            _ => None,
+        }
+    }
+
+    /// Seconds after which a repeat may help; 429 and 503 always say.
+    fn retry_after(&self) -> Option<u64> {
+        match self {
+            // Interactive work turns over in seconds, bulk in minutes.
+            ApiError::QueueFull { queue, .. } => Some(match queue.class {
+                Class::Interactive => 1,
+                Class::Standard => 5,
+                Class::Bulk => 30,
+            }),
+            ApiError::NotReady { .. } | ApiError::ShuttingDown => Some(5),
+            ApiError::Store(_) | ApiError::Objects(_) => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The envelope; also the data of an error inside a stream.
+    pub fn envelope(&self) -> ErrorEnvelope {
+        let message = match self {
+            // The worker's words are for the client when the request is at fault.
+            ApiError::JobFailed(error) if error.code.is_clients_fault() => error.message.clone(),
+            other => other.to_string(),
+        };
+        ErrorEnvelope::new(self.kind(), message, self.param())
+    }
+
+    /// Writes what the client is not shown to the log.
+    pub fn log(&self) {
+        if self.kind().look().status >= 500 {
+            let chain = std::iter::successors(Some(self as &dyn std::error::Error), |error| error.source());
+            let chain: Vec<String> = chain.map(ToString::to_string).collect();
+            tracing::warn!(error.code = self.kind().look().code, error.chain = chain.join(": "), "a call failed");
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        self.log();
+        let look = self.kind().look();
+        let status = StatusCode::from_u16(look.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        let mut response = (status, axum::Json(self.envelope())).into_response();
+        let headers = response.headers_mut();
+        if let Some(seconds) = self.retry_after() {
+            headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if look.should_retry == Some(false) {
+            headers.insert("x-should-retry", HeaderValue::from_static("false"));
+        }
+        if matches!(self, ApiError::BodyTooLarge { .. } | ApiError::BodyStalled) {
+            // The rest of the body is still on its way and nobody will read it.
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
+        response
+    }
+}

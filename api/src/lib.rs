@@ -1,0 +1,54 @@
+//! HTTP in, jobs out: the native and the OpenAI-compatible routes, server-sent events, errors, limits and the
+//! operations page.
+//!
+//! A synchronous call is a job that somebody waits for: every route that asks a model something accepts a job through
+//! [`contract::JobStore`] and then waits on the bus, with the store behind it. This room opens no model file, runs
+//! nothing, and never learns which adapters stand behind the ports.
+
+mod body;
+mod error;
+mod follow;
+mod frame;
+mod headers;
+mod limits;
+mod results;
+mod routes;
+mod serve;
+mod sse;
+mod stall;
+mod state;
+mod stats;
+mod submit;
+mod waiters;
+
+use std::sync::Arc;
+
+use contract::{Bus, JobStore, Queue, ServedModel};
+use object_store::ObjectStore;
+
+pub use limits::{Bounds, Limits};
+pub use routes::openapi;
+pub use serve::run;
+
+/// What this room needs of the outside world.
+#[derive(Clone)]
+pub struct Deps {
+    /// The truth about jobs.
+    pub store: Arc<dyn JobStore>,
+    /// Where wake-ups of interactive jobs go.
+    pub queue: Arc<dyn Queue>,
+    /// Tokens while they come, signals, and signs of life of workers.
+    pub bus: Arc<dyn Bus>,
+    /// Where records are that are too large for a row.
+    pub objects: Arc<dyn ObjectStore>,
+    /// What is served, the default model first.
+    pub models: Vec<ServedModel>,
+    /// Bounds, sizes and times.
+    pub limits: Limits,
+}
+
+/// The routes, for a server that somebody else runs. Call it on a tokio runtime: it starts the task that listens on
+/// the bus, which ends when the router is dropped. Streams are not drained; [`run`] does that.
+pub fn router(deps: Deps) -> axum::Router {
+    routes::app(state::AppState::new(deps))
+}

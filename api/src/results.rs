@@ -1,0 +1,104 @@
+//! From the store's rows to results: records wherever they are, waits with the store behind the bus.
+
+use contract::openai::native::{JobObject, job_object};
+use contract::{Job, JobId, JobState, Record, RecordLocation};
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+use tokio::time::Instant;
+
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// Failed reads of the store in a row after which a waiter gives up.
+const PATIENCE: u32 = 5;
+
+/// A job, and its record once it succeeded.
+pub(crate) struct Finished {
+    pub job: Job,
+    pub record: Option<Record>,
+}
+
+impl Finished {
+    pub fn object(&self) -> JobObject {
+        job_object(&self.job, self.record.as_ref())
+    }
+
+    /// The record of a job that succeeded.
+    ///
+    /// # Errors
+    /// Why it did not.
+    pub fn record(&self) -> Result<&Record, ApiError> {
+        match (self.job.state, &self.record) {
+            (JobState::Succeeded, Some(record)) => Ok(record),
+            (JobState::Failed, _) => {
+                Err(self.job.error.clone().map_or(ApiError::JobFailedSilently, ApiError::JobFailed))
+            }
+            (JobState::Cancelled, _) => Err(ApiError::JobCancelled),
+            (JobState::Expired, _) => Err(ApiError::Expired),
+            // A succeeded row without a record, or no end at all: not what the store promises.
+            (JobState::Succeeded | JobState::Queued | JobState::Running, _) => Err(ApiError::Internal),
+        }
+    }
+}
+
+/// One job of this tenant.
+pub(crate) async fn job(state: &AppState, id: &JobId) -> Result<Job, ApiError> {
+    let found = state.deps.store.get(&state.tenant, id).await?;
+    found.ok_or_else(|| ApiError::JobNotFound { id: id.to_string() })
+}
+
+/// Reads the job's record, if it has one.
+pub(crate) async fn finished(state: &AppState, job: Job) -> Result<Finished, ApiError> {
+    let record = match &job.record {
+        None => None,
+        Some(RecordLocation::Inline(bytes)) => Some(Record::decode(bytes)?),
+        Some(RecordLocation::Staged(key)) => {
+            let object = state.deps.objects.get(&Path::from(key.as_str())).await.map_err(ApiError::Objects)?;
+            Some(Record::decode(&object.bytes().await.map_err(ApiError::Objects)?)?)
+        }
+    };
+    Ok(Finished { job, record })
+}
+
+/// Waits until the job has ended or `until` is over, and returns it as it then is. With `until` the wait also ends
+/// when the server begins to drain; without, when the grace is over.
+pub(crate) async fn wait(state: &AppState, id: JobId, until: Option<Instant>) -> Result<Job, ApiError> {
+    // Subscribe before the query, or an end in between is lost.
+    let mut waiter = state.waiters.wait_for(id);
+    let mut failures = 0;
+    loop {
+        let known = match self::job(state, &id).await {
+            Ok(job) if job.state.is_terminal() => return Ok(job),
+            Ok(job) => {
+                failures = 0;
+                Some(job)
+            }
+            Err(error @ ApiError::Store(_)) => {
+                failures += 1;
+                if failures == PATIENCE {
+                    return Err(error);
+                }
+                None
+            }
+            Err(error) => return Err(error),
+        };
+        let over = async {
+            match until {
+                Some(at) => tokio::select! {
+                    () = tokio::time::sleep_until(at) => {}
+                    () = state.draining.cancelled() => {}
+                },
+                None => state.closing.cancelled().await,
+            }
+        };
+        tokio::select! {
+            () = waiter.signalled() => {}
+            () = tokio::time::sleep(state.deps.limits.poll) => {}
+            () = over => return match (until, known) {
+                (Some(_), Some(job)) => Ok(job),
+                (Some(_), None) => self::job(state, &id).await,
+                (None, _) => Err(ApiError::ShuttingDown),
+            },
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! From a parsed request to an accepted, published job; and back, by cancelling it.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use contract::{
+    CancelAnswer, Class, IdempotencyKey, Input, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId, Refused,
+    Request, ServedModel, Signal, Wake,
+};
+use tokio::sync::oneshot;
+
+use crate::error::ApiError;
+use crate::state::AppState;
+
+/// What a route wants done.
+pub(crate) struct Submission {
+    pub request: Request,
+    pub class: Class,
+    pub deadline: Duration,
+    pub metadata: BTreeMap<String, String>,
+    pub sequence_key: Option<String>,
+    pub traceparent: Option<String>,
+    pub idempotency: Option<IdempotencyKey>,
+}
+
+/// A job that was accepted, now or by an earlier call with the same key.
+pub(crate) struct Submitted {
+    pub job: JobId,
+    pub replayed: bool,
+    /// Cancels the job when the caller goes away, unless disarmed.
+    pub hang_up: HangUp,
+}
+
+/// Refuses what is surely wrong for this model, so that it costs no queue room. `at` is the path of the request in its
+/// body, empty or `request`.
+pub(crate) fn check(model: &ServedModel, request: &Request, at: &str) -> Result<(), ApiError> {
+    let path = |name: &str| if at.is_empty() { name.to_owned() } else { format!("{at}.{name}") };
+    let context = model.context_tokens;
+    let too_long = |param: String, what: String| ApiError::TooLong {
+        message: format!("`{param}` {what}; the context of `{}` is {context} tokens", model.name),
+        param,
+    };
+    if request.kind() == Kind::Chat && !model.has_chat_template {
+        return Err(ApiError::NoChatTemplate { name: model.name.clone() });
+    }
+    if let Some(max) = request.max_tokens.filter(|max| *max > context) {
+        return Err(too_long(path("max_tokens"), format!("is {max}")));
+    }
+    if request.min_tokens > context {
+        return Err(too_long(path("min_tokens"), format!("is {}", request.min_tokens)));
+    }
+    let bytes = request.input_bytes() as u64;
+    if bytes > u64::from(context) * u64::from(model.longest_token_bytes) {
+        let field = if request.kind() == Kind::Chat { "messages" } else { "prompt" };
+        return Err(too_long(path(field), format!("has {bytes} bytes, more than any prompt that fits")));
+    }
+    let in_vocabulary = |ids: &[u32], field: &str| match ids.iter().position(|id| *id >= model.vocab_size) {
+        None => Ok(()),
+        Some(nth) => {
+            let problem = format_args!("is {}; `{}` has token ids below {}", ids[nth], model.name, model.vocab_size);
+            Err(ApiError::query(path(&format!("{field}[{nth}]")), problem))
+        }
+    };
+    if let Input::Completion(Prompt::Tokens(ids)) = &request.input {
+        if ids.len() as u64 >= u64::from(context) {
+            return Err(too_long(path("prompt"), format!("has {} tokens", ids.len())));
+        }
+        in_vocabulary(ids, "prompt")?;
+    }
+    in_vocabulary(&request.stop_token_ids, "stop_token_ids")
+}
+
+/// Accepts a job and makes it known. The work goes on when the caller goes away in the middle of it, so that what was
+/// committed is also published, or cancelled if `cancel_on_hang_up`.
+pub(crate) async fn submit(
+    state: &AppState,
+    submission: Submission,
+    cancel_on_hang_up: bool,
+) -> Result<Submitted, ApiError> {
+    let (answer, waiting) = oneshot::channel();
+    let worker_state = state.clone();
+    state.tasks.spawn(async move {
+        let result = accept(&worker_state, submission, cancel_on_hang_up).await;
+        // If nobody waits any more, dropping the answer drops its `HangUp`, which cancels the job.
+        drop(answer.send(result));
+    });
+    waiting.await.unwrap_or(Err(ApiError::Internal))
+}
+
+async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: bool) -> Result<Submitted, ApiError> {
+    let release = state.model(&submission.request.model)?.release.clone();
+    let queue = QueueId { release: release.clone(), class: submission.class };
+    let published_by_caller = submission.class == Class::Interactive;
+    let seed = match submission.request.sampling.seed {
+        Some(seed) => seed,
+        // 53 bits: a number that every JSON reader shows exactly, so that it can be sent again.
+        None => getrandom::u64().map_err(|_| ApiError::Internal)? >> 11,
+    };
+    let job = NewJob {
+        id: JobId::new(),
+        tenant: state.tenant.clone(),
+        release,
+        route: submission.request.model.clone(),
+        class: submission.class,
+        bound: state.deps.limits.bounds.of(submission.class),
+        deadline_in: submission.deadline,
+        seed,
+        request: submission.request,
+        metadata: submission.metadata,
+        batch_line: None,
+        sequence_key: submission.sequence_key,
+        traceparent: submission.traceparent,
+        idempotency: submission.idempotency,
+        published_by_caller,
+    };
+    let answers = state.deps.store.accept(std::slice::from_ref(&job)).await?;
+    let accepted = match answers.into_iter().next() {
+        Some(Ok(accepted)) => accepted,
+        Some(Err(Refused::QueueFull { queue, bound })) => {
+            state.counters.refused.fetch_add(1, Ordering::Relaxed);
+            return Err(ApiError::QueueFull { queue, bound });
+        }
+        Some(Err(Refused::KeyReused)) => return Err(ApiError::KeyReused),
+        None => return Err(ApiError::Internal),
+    };
+    // Armed before anything else can be interrupted.
+    let hang_up = HangUp { state: state.clone(), job: accepted.job, armed: cancel_on_hang_up };
+    if !accepted.replayed {
+        state.counters.accepted.fetch_add(1, Ordering::Relaxed);
+        if !accepted.held {
+            make_known(state, queue, accepted.job, published_by_caller).await;
+        }
+    }
+    Ok(Submitted { job: accepted.job, replayed: accepted.replayed, hang_up })
+}
+
+/// Interactive jobs are published at once; the others are the feeder's, which is told to look.
+async fn make_known(state: &AppState, queue: QueueId, job: JobId, publish: bool) {
+    let deps = &state.deps;
+    if publish {
+        let published = deps.queue.publish(&[(queue.clone(), Wake { job, attempt: 0 })]).await;
+        if published.first() == Some(&Published::Confirmed) {
+            deps.bus.tell(Signal::Ready { queue }).await;
+            return;
+        }
+        // Not now: the row becomes the feeder's. If even that fails, it is due in 60 s all the same.
+        if let Err(error) = deps.store.wake_now(&[job]).await {
+            tracing::warn!(job.id = %job, error = %error, "a job could not be made due; it will be in 60 s");
+        }
+    }
+    deps.bus.tell(Signal::Due { queue }).await;
+}
+
+/// Cancels a job and tells everybody, again if it is asked again: signals get lost.
+pub(crate) async fn cancel(state: &AppState, job: JobId) -> Result<CancelAnswer, ApiError> {
+    let answer = state.deps.store.cancel(&state.tenant, &job).await?;
+    if let CancelAnswer::Cancelled { .. } = answer {
+        state.deps.bus.tell(Signal::Cancelled { job }).await;
+        state.deps.bus.tell(Signal::Ended { job, state: JobState::Cancelled }).await;
+    }
+    Ok(answer)
+}
+
+/// Cancels its job when dropped while armed: the client of a synchronous call hung up.
+pub(crate) struct HangUp {
+    state: AppState,
+    job: JobId,
+    armed: bool,
+}
+
+impl HangUp {
+    /// The job has ended, or may go on alone.
+    pub fn disarm(&mut self) {
+        self.armed = false;
+    }
+}
+
+impl Drop for HangUp {
+    fn drop(&mut self) {
+        if !self.armed {
+            return;
+        }
+        let (state, job) = (self.state.clone(), self.job);
+        // Without a runtime the process is going down, and the job's deadline ends it.
+        let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+        let cancelling = async move {
+            match cancel(&state, job).await {
+                Ok(CancelAnswer::Cancelled { .. }) => {
+                    state.counters.hang_ups.fetch_add(1, Ordering::Relaxed);
+                    tracing::info!(job.id = %job, "the client hung up: cancelled");
+                }
+                Ok(CancelAnswer::AlreadyEnded(_) | CancelAnswer::NotFound) => {}
+                Err(error) => tracing::warn!(job.id = %job, error = %error, "a hang-up could not cancel its job"),
+            }
+        };
+        self.state.tasks.spawn_on(cancelling, &runtime);
+    }
+}

@@ -1,0 +1,139 @@
+//! What nobody ends by itself: passed deadlines, and jobs whose worker died.
+
+use std::collections::HashMap;
+
+use async_trait::async_trait;
+use contract::{JobId, JobState, Reaped, Transition};
+use sqlx::sqlite::SqliteRow;
+
+use super::KEY_LIFE_MS;
+use super::change::{Change, change};
+use super::fault::Fault;
+use super::row::{JobRow, column, load};
+use super::writer::{Tx, Write};
+
+/// Which leases count as dead.
+#[derive(Clone, Copy)]
+pub(super) enum Dead {
+    /// Those that ran out.
+    RanOut,
+    /// Every one: no worker of this store can be alive.
+    All,
+}
+
+/// Ends and requeues.
+pub(super) struct Reap {
+    pub(super) dead: Dead,
+    pub(super) limit: u32,
+}
+
+#[async_trait]
+impl Write for Reap {
+    type Answer = Reaped;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Reaped, Fault> {
+        let mut reaped = Reaped::default();
+        // Who held what is counted before anything changes, or a worker's last job would look alone.
+        let workers = self.dead_workers(tx).await?;
+        self.expire(tx, &mut reaped).await?;
+        self.rescue(tx, &workers, &mut reaped).await?;
+        sqlx::query(include_str!("sql/purge_keys.sql")).bind(tx.now - KEY_LIFE_MS).execute(&mut *tx.conn).await?;
+        Ok(reaped)
+    }
+}
+
+impl Reap {
+    /// Leases that end up to this time are dead.
+    fn until(&self, now: i64) -> i64 {
+        match self.dead {
+            Dead::RanOut => now,
+            Dead::All => i64::MAX,
+        }
+    }
+
+    /// Workers with dead leases, in order, and how many jobs each runs.
+    async fn dead_workers(&self, tx: &mut Tx<'_>) -> Result<Vec<(String, i64)>, Fault> {
+        let rows =
+            sqlx::query(include_str!("sql/dead_workers.sql")).bind(self.until(tx.now)).fetch_all(&mut *tx.conn).await?;
+        rows.iter().map(|row| Ok((column(row, "worker")?, column(row, "held")?))).collect()
+    }
+
+    async fn expire(&self, tx: &mut Tx<'_>, reaped: &mut Reaped) -> Result<(), Fault> {
+        let late = sqlx::query(include_str!("sql/past_deadline.sql"))
+            .bind(tx.now)
+            .bind(i64::from(self.limit))
+            .fetch_all(&mut *tx.conn)
+            .await?;
+        for found in &late {
+            let Some(row) = readable(tx, found).await? else { continue };
+            step(tx, &row, Transition::DeadlinePassed, reaped).await?;
+        }
+        Ok(())
+    }
+
+    async fn rescue(&self, tx: &mut Tx<'_>, workers: &[(String, i64)], reaped: &mut Reaped) -> Result<(), Fault> {
+        let mut judged = 0;
+        for (worker, held) in workers {
+            // The jobs of one worker are judged together, so the limit is looked at between workers.
+            if judged >= self.limit as usize {
+                break;
+            }
+            let dead = sqlx::query(include_str!("sql/dead_leases.sql"))
+                .bind(worker)
+                .bind(self.until(tx.now))
+                .bind(tx.now)
+                .fetch_all(&mut *tx.conn)
+                .await?;
+            let mut alone = HashMap::new();
+            let mut rows = Vec::with_capacity(dead.len());
+            for found in &dead {
+                let Some(row) = readable(tx, found).await? else { continue };
+                alone.insert(row.id, *held == 1 && !lost_beside(tx, worker, &row).await?);
+                rows.push(row);
+            }
+            for row in &rows {
+                let alone = alone.get(&row.id).copied().unwrap_or(false);
+                step(tx, row, Transition::WorkerLost { alone }, reaped).await?;
+                judged += 1;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the worker lost another job since this attempt began. Leases of one worker can run out at different times,
+/// and the last of them was not alone for that.
+async fn lost_beside(tx: &mut Tx<'_>, worker: &str, row: &JobRow) -> Result<bool, Fault> {
+    let found = sqlx::query(include_str!("sql/lost_beside.sql"))
+        .bind(worker)
+        .bind(row.started_at.unwrap_or(i64::MIN))
+        .bind(row.id.0)
+        .fetch_optional(&mut *tx.conn)
+        .await?;
+    Ok(found.is_some())
+}
+
+/// The row to decide on; `None`, with a log line, where it is damaged: it must not keep the others from being reaped.
+async fn readable(tx: &mut Tx<'_>, found: &SqliteRow) -> Result<Option<JobRow>, Fault> {
+    match load(tx.conn, JobId(column(found, "id")?)).await {
+        Err(Fault::Corrupt(what)) => {
+            tracing::error!(error = what, "a job cannot be reaped because its row is damaged");
+            Ok(None)
+        }
+        row => row,
+    }
+}
+
+async fn step(tx: &mut Tx<'_>, row: &JobRow, transition: Transition, reaped: &mut Reaped) -> Result<(), Fault> {
+    match change(tx, row, &Change::bare(transition)).await {
+        Ok(Some(next)) if next.state == JobState::Queued => reaped.requeued.push((row.id, row.queue.clone())),
+        Ok(Some(next)) => reaped.ended.push((row.id, next.state)),
+        Ok(None) => {}
+        // Only the history can be unreadable here, before anything is written.
+        Err(Fault::Corrupt(what)) => {
+            tracing::error!(error = what, "a job cannot be reaped because its row is damaged");
+        }
+        Err(fault) => return Err(fault),
+    }
+    Ok(())
+}

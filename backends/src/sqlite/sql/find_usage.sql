@@ -1,0 +1,1 @@
+SELECT state, attempt, usage_attempt FROM jobs WHERE id = ?1

@@ -1,0 +1,159 @@
+//! One conformance suite per port. The lists of cases below exist once, so no adapter can skip one.
+
+mod bus;
+mod help;
+mod opening;
+mod queue;
+mod random;
+mod sqlite;
+mod store_accept;
+mod store_end;
+mod store_faults;
+mod store_feed;
+mod store_lease;
+mod store_read;
+mod store_reap;
+
+macro_rules! on_every_store {
+    ($module:ident: $($case:ident),+ $(,)?) => { $( mod $case {
+        #[tokio::test]
+        async fn sqlite() {
+            crate::$module::$case(&mut crate::sqlite::Sqlite::fresh().await).await;
+        }
+    } )+ };
+}
+
+macro_rules! on_every_queue {
+    ($($case:ident),+ $(,)?) => { mod queue_cases { $( mod $case {
+        #[tokio::test]
+        async fn in_process() {
+            crate::queue::$case(&backends::InProcessQueue::new(crate::queue::LIMIT)).await;
+        }
+    } )+ } };
+}
+
+macro_rules! on_every_bus {
+    ($($case:ident),+ $(,)?) => { mod bus_cases { $( mod $case {
+        #[tokio::test(start_paused = true)]
+        async fn in_process() {
+            crate::bus::$case(&backends::InProcessBus::default()).await;
+        }
+    } )+ } };
+}
+
+on_every_store!(store_accept:
+    an_accepted_job_is_shown_as_submitted,
+    every_seed_survives,
+    bound_is_exact_under_concurrent_accepts,
+    a_refused_job_leaves_nothing,
+    a_bound_of_zero_refuses_all,
+    bounds_are_per_release_and_class,
+    batch_lines_count_on_their_own,
+    a_batch_line_is_accepted_once,
+    the_same_key_and_body_is_the_same_job,
+    the_same_key_with_another_body_is_refused,
+    keys_are_per_tenant,
+    a_key_of_a_refused_job_is_free,
+    a_key_is_forgotten_after_a_day,
+    concurrent_accepts_of_one_key_make_one_job,
+    a_repeated_id_is_a_replay,
+    the_second_of_a_sequence_is_held,
+);
+
+on_every_store!(store_lease:
+    live_lease_is_exclusive,
+    a_lease_needs_the_right_attempt,
+    a_lease_carries_the_job,
+    no_lease_past_the_deadline,
+    no_lease_of_a_held_job,
+    no_lease_of_an_unknown_job,
+    renewing_returns_the_lost_ones,
+    renewing_keeps_the_reaper_away,
+    handing_back_spends_nothing,
+    hand_back_waits_its_delay,
+);
+
+on_every_store!(store_end:
+    a_result_is_kept,
+    a_staged_result_is_kept,
+    late_finish_is_refused,
+    terminal_is_immutable,
+    no_result_after_the_deadline,
+    a_permanent_error_fails_at_once,
+    an_expired_outcome_expires,
+    counters_return_to_zero,
+    a_finish_makes_room,
+    transient_errors_back_off_and_run_out,
+    a_stale_retry_is_refused,
+    cancel_is_idempotent,
+    cancel_beats_finish,
+    finish_beats_cancel,
+    cancel_of_another_tenant_is_not_found,
+    usage_after_the_end_counts_once,
+    usage_of_several_attempts_adds_up,
+    a_result_shows_its_own_usage,
+    a_sequence_runs_in_order,
+    cancelling_a_held_job_keeps_the_order,
+    every_transition_leaves_an_event,
+);
+
+on_every_store!(store_reap:
+    passed_deadlines_expire,
+    expired_lease_is_rescued,
+    a_live_lease_is_left_alone,
+    three_losses_alone_quarantine,
+    losses_among_others_are_not_proof,
+    leases_that_ran_out_at_different_times_are_no_proof,
+    a_late_and_lost_job_expires,
+    the_limit_holds_for_deadlines,
+    a_lost_predecessor_keeps_its_sequence,
+);
+
+on_every_store!(store_feed:
+    due_rows_are_due_once,
+    an_unused_message_is_due_again_after_a_minute,
+    a_job_published_by_its_caller_is_not_due,
+    wake_now_makes_due_at_once,
+    due_takes_tenants_in_turn,
+    turns_go_on_from_call_to_call,
+    due_is_oldest_first_within_a_tenant,
+    due_respects_queue_and_limit,
+    queued_leaves_out_held_and_running,
+    queues_are_those_with_unfinished_jobs,
+    the_lead_has_one_holder,
+);
+
+on_every_store!(store_read:
+    tenants_see_only_their_own,
+    lists_are_newest_first_and_paged,
+    filters_narrow_a_list,
+    a_list_leaves_records_out,
+    restart_keeps_everything,
+);
+
+on_every_store!(random: random_lives_follow_the_model);
+
+on_every_queue!(
+    wakes_come_out_in_order,
+    a_full_queue_says_so,
+    queues_are_apart,
+    put_back_goes_to_the_front,
+    an_acknowledged_wake_is_gone,
+    taking_never_waits,
+    tags_are_distinct,
+);
+
+on_every_bus!(
+    kept_and_live_events_are_gapless,
+    a_reader_skips_what_it_has,
+    a_stream_waits_for_the_first_event,
+    a_stream_ends_with_the_job,
+    a_new_attempt_replaces_the_old_one,
+    events_of_an_old_attempt_are_dropped,
+    dropped_events_are_gone,
+    a_slow_reader_is_cut,
+    jobs_do_not_mix,
+    old_events_go,
+    signals_reach_all_listeners,
+    workers_live_as_long_as_they_beat,
+);

@@ -1,0 +1,326 @@
+//! Random operations against a plain model: after each one the store and the model must agree on every job.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use contract::{
+    CancelAnswer, ErrorCode, Filter, JobError, JobId, JobState as S, Lease, NewJob, Outcome, TenantId, Wake,
+};
+
+use crate::help::*;
+
+const SEEDS: u64 = 200;
+const OPERATIONS: usize = 40;
+const BOUND: usize = 6;
+
+/// Splitmix64.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        usize::try_from((z ^ (z >> 31)) % n as u64).unwrap()
+    }
+}
+
+/// What the model knows of a job.
+struct Model {
+    id: JobId,
+    state: S,
+    attempt: u32,
+    errors: u32,
+    losses: u32,
+    is_line: bool,
+    sequence: Option<usize>,
+    deadline: u64,
+    started: u64,
+    lease_until: u64,
+    worker: String,
+}
+
+/// One world per seed: its own tenant and workers, in a store that others used before.
+struct World<'t> {
+    t: &'t dyn StoreUnderTest,
+    random: Random,
+    tenant: TenantId,
+    /// Seconds since the world began.
+    now: u64,
+    jobs: Vec<Model>,
+    /// Worker, time, job.
+    lost: Vec<(String, u64, JobId)>,
+    seed: u64,
+}
+
+pub async fn random_lives_follow_the_model(t: &mut dyn StoreUnderTest) {
+    for seed in 0..SEEDS {
+        let tenant = TenantId(format!("tenant-{seed}"));
+        let mut world = World { t, random: Random(seed), tenant, now: 0, jobs: vec![], lost: vec![], seed };
+        for step in 0..OPERATIONS {
+            let what = world.operate(step).await;
+            world.check(&format!("seed {seed}, step {step}: {what}")).await;
+        }
+        world.end().await;
+    }
+}
+
+impl World<'_> {
+    fn is_held(&self, n: usize) -> bool {
+        let own = self.jobs[n].sequence;
+        own.is_some() && self.jobs[..n].iter().any(|before| before.sequence == own && !before.state.is_terminal())
+    }
+
+    /// A lease that is the live one most of the time, of a job that is running most of the time.
+    fn some_lease(&mut self) -> Option<(usize, Lease, bool)> {
+        let running: Vec<usize> = (0..self.jobs.len()).filter(|n| self.jobs[*n].state == S::Running).collect();
+        let n = match (self.random.below(5), running.len(), self.jobs.len()) {
+            (_, _, 0) => return None,
+            (0, _, all) | (_, 0, all) => self.random.below(all),
+            (_, some, _) => running[self.random.below(some)],
+        };
+        let job = &self.jobs[n];
+        let stale = u32::from(self.random.below(5) == 0);
+        let live = job.state == S::Running && stale == 0;
+        Some((n, Lease { job: job.id, attempt: job.attempt + stale }, live))
+    }
+
+    async fn operate(&mut self, step: usize) -> &'static str {
+        match self.random.below(12) {
+            0..=2 => self.accept(u32::try_from(step).unwrap()).await,
+            3 | 4 => self.lease().await,
+            5 => self.finish().await,
+            6 => self.retry().await,
+            7 => self.hand_back().await,
+            8 => self.cancel().await,
+            9 => self.pass_time().await,
+            10 => self.renew().await,
+            _ => self.feed().await,
+        }
+    }
+
+    async fn accept(&mut self, step: u32) -> &'static str {
+        let sequence = Some(self.random.below(5)).filter(|key| *key < 2);
+        let is_line = self.random.below(4) == 0;
+        let deadline = 20 + self.random.below(60) as u64;
+        let new = NewJob {
+            tenant: self.tenant.clone(),
+            bound: BOUND as u64,
+            deadline_in: secs(deadline),
+            batch_line: is_line.then(|| (uuid::Uuid::from_u128(u128::from(self.seed)), step)),
+            sequence_key: sequence.map(|key| key.to_string()),
+            ..job()
+        };
+        let id = new.id;
+        let answer = self.t.store().accept(&[new]).await.unwrap().remove(0);
+        let unfinished = self.jobs.iter().filter(|job| !job.is_line && !job.state.is_terminal()).count();
+        let fits = is_line || unfinished < BOUND;
+        assert_eq!(answer.is_ok(), fits, "seed {}: {answer:?}", self.seed);
+        if fits {
+            let deadline = self.now + deadline;
+            self.jobs.push(Model {
+                id,
+                state: S::Queued,
+                attempt: 0,
+                errors: 0,
+                losses: 0,
+                is_line,
+                sequence,
+                deadline,
+                started: 0,
+                lease_until: 0,
+                worker: String::new(),
+            });
+            assert_eq!(answer.unwrap().held, self.is_held(self.jobs.len() - 1), "seed {}", self.seed);
+        }
+        "accept"
+    }
+
+    async fn lease(&mut self) -> &'static str {
+        if self.jobs.is_empty() {
+            return "nothing";
+        }
+        let n = self.random.below(self.jobs.len());
+        let stale = u32::from(self.random.below(5) == 0);
+        let worker = format!("w{}-{}", self.seed, self.random.below(3));
+        let (held, now) = (self.is_held(n), self.now);
+        let job = &mut self.jobs[n];
+        let leased = lease(&*self.t.store(), job.id, job.attempt + stale, &worker).await;
+        let expected = job.state == S::Queued && stale == 0 && !held && job.deadline > now;
+        assert_eq!(leased.is_some(), expected, "seed {}", self.seed);
+        if let Some(leased) = leased {
+            (job.state, job.attempt, job.worker) = (S::Running, job.attempt + 1, worker);
+            (job.started, job.lease_until) = (now, now + TTL.as_secs());
+            assert_eq!((leased.lease.attempt, leased.losses), (job.attempt, job.losses));
+        }
+        "lease"
+    }
+
+    async fn finish(&mut self) -> &'static str {
+        let Some((n, lease, live)) = self.some_lease() else { return "nothing" };
+        let late = self.jobs[n].deadline <= self.now;
+        let (outcome, ok, state) = match self.random.below(3) {
+            0 => (success(), live && !late, S::Succeeded),
+            1 => (
+                Outcome::Failed { error: JobError::new(ErrorCode::NotFinite, "nan"), usage: usage(1) },
+                live,
+                S::Failed,
+            ),
+            _ => (Outcome::Expired { usage: usage(1) }, live, S::Expired),
+        };
+        assert_eq!(finish(&*self.t.store(), lease, outcome).await, ok, "seed {}", self.seed);
+        if ok {
+            self.jobs[n].state = state;
+        }
+        "finish"
+    }
+
+    async fn retry(&mut self) -> &'static str {
+        let Some((n, lease, live)) = self.some_lease() else { return "nothing" };
+        let error = JobError::new(ErrorCode::EngineFailed, "step");
+        assert_eq!(self.t.store().retry(&lease, &error).await.unwrap().is_ok(), live, "seed {}", self.seed);
+        if live {
+            let job = &mut self.jobs[n];
+            job.errors += 1;
+            job.state = if job.errors == 3 { S::Failed } else { S::Queued };
+        }
+        "retry"
+    }
+
+    async fn hand_back(&mut self) -> &'static str {
+        let Some((n, lease, live)) = self.some_lease() else { return "nothing" };
+        self.t.store().hand_back(&[lease], Duration::ZERO).await.unwrap();
+        if live {
+            self.jobs[n].state = S::Queued;
+        }
+        "hand back"
+    }
+
+    async fn cancel(&mut self) -> &'static str {
+        if self.jobs.is_empty() {
+            return "nothing";
+        }
+        let n = self.random.below(self.jobs.len());
+        let job = &mut self.jobs[n];
+        let answer = self.t.store().cancel(&self.tenant, &job.id).await.unwrap();
+        let expected = match job.state {
+            S::Queued | S::Cancelled => CancelAnswer::Cancelled { was_running: false },
+            S::Running => CancelAnswer::Cancelled { was_running: true },
+            state => CancelAnswer::AlreadyEnded(state),
+        };
+        assert_eq!(answer, expected, "seed {}", self.seed);
+        if !job.state.is_terminal() {
+            job.state = S::Cancelled;
+        }
+        "cancel"
+    }
+
+    async fn renew(&mut self) -> &'static str {
+        let Some((n, lease, live)) = self.some_lease() else { return "nothing" };
+        let lost = self.t.store().renew(&[lease], TTL).await.unwrap();
+        assert_eq!(lost.is_empty(), live, "seed {}", self.seed);
+        if live {
+            self.jobs[n].lease_until = self.now + TTL.as_secs();
+        }
+        "renew"
+    }
+
+    async fn feed(&mut self) -> &'static str {
+        let limit = 1 + self.random.below(4);
+        let store = self.t.store();
+        let wakes: Vec<Wake> = store.due(&queue(), u32::try_from(limit).unwrap()).await.unwrap();
+        assert!(wakes.len() <= limit);
+        for wake in wakes {
+            let n = self.jobs.iter().position(|job| job.id == wake.job).unwrap();
+            let job = &self.jobs[n];
+            assert_eq!(
+                (job.state, job.attempt, self.is_held(n)),
+                (S::Queued, wake.attempt, false),
+                "seed {}",
+                self.seed
+            );
+        }
+        "feed"
+    }
+
+    /// Time passes, and the reaper looks.
+    async fn pass_time(&mut self) -> &'static str {
+        let by = 1 + self.random.below(12) as u64;
+        self.t.advance(secs(by)).await;
+        self.now += by;
+        let now = self.now;
+        self.t.store().reap(1_000).await.unwrap();
+        let mut running: BTreeMap<String, usize> = BTreeMap::new();
+        for job in self.jobs.iter().filter(|job| job.state == S::Running) {
+            *running.entry(job.worker.clone()).or_default() += 1;
+        }
+        let lost_before = self.lost.clone();
+        for job in self.jobs.iter_mut().filter(|job| !job.state.is_terminal()) {
+            if job.deadline <= now {
+                job.state = S::Expired;
+            } else if job.state == S::Running && job.lease_until <= now {
+                let beside = |(worker, at, id): &(String, u64, JobId)| {
+                    *worker == job.worker && *at >= job.started && *id != job.id
+                };
+                let alone = running[&job.worker] == 1 && !lost_before.iter().any(beside);
+                (job.state, job.losses) = match (job.losses, alone) {
+                    (2, true) => (S::Failed, 3),
+                    (2, false) => (S::Queued, 2),
+                    (losses, _) => (S::Queued, losses + 1),
+                };
+                self.lost.push((job.worker.clone(), now, job.id));
+            }
+        }
+        "pass time"
+    }
+
+    async fn check(&self, context: &str) {
+        let filter = Filter { limit: 1_000, ..Filter::default() };
+        let shown = self.t.store().list(&self.tenant, &filter).await.unwrap().jobs;
+        assert_eq!(shown.len(), self.jobs.len(), "{context}");
+        for (shown, job) in shown.iter().rev().zip(&self.jobs) {
+            assert_eq!(shown.id, job.id, "{context}");
+            let life = (shown.state, shown.attempt, shown.errors, shown.losses);
+            assert_eq!(life, (job.state, job.attempt, job.errors, job.losses), "{context}: {}", job.id);
+            assert_eq!(shown.finished_at.is_some(), job.state.is_terminal(), "{context}");
+        }
+        let count = |is_line| {
+            let unfinished = self.jobs.iter().filter(|job| job.is_line == is_line && !job.state.is_terminal());
+            i64::try_from(unfinished.count()).unwrap()
+        };
+        let mut expected = BTreeMap::new();
+        expected.insert(format!("queue:{}:standard", release()), count(false));
+        expected.insert(format!("tenant:{}", self.tenant), count(false));
+        expected.insert(format!("lines:{}", self.tenant), count(true));
+        expected.retain(|_, n| *n > 0);
+        assert_eq!(self.t.counters().await, expected, "{context}");
+    }
+
+    /// Leaves nothing unfinished behind, and looks at every job's events.
+    async fn end(mut self) {
+        for job in self.jobs.iter_mut().filter(|job| !job.state.is_terminal()) {
+            self.t.store().cancel(&self.tenant, &job.id).await.unwrap();
+            job.state = S::Cancelled;
+        }
+        self.check(&format!("seed {}: the end", self.seed)).await;
+        for job in &self.jobs {
+            let events = self.t.events(job.id).await;
+            let (mut state, mut attempt) = ("", 0);
+            for (kind, next, n) in &events {
+                let from = match kind.as_str() {
+                    "accepted" => "",
+                    "leased" => "queued",
+                    "cancelled" | "expired" => state,
+                    _ => "running",
+                };
+                attempt += u32::from(kind == "leased");
+                assert_eq!((state, *n), (from, attempt), "seed {}: {events:?}", self.seed);
+                state = next;
+            }
+            assert_eq!(state, job.state.as_str(), "seed {}: {events:?}", self.seed);
+            let terminal = |text: &str| text.parse::<S>().unwrap().is_terminal();
+            assert_eq!(events.iter().filter(|(_, state, _)| terminal(state)).count(), 1, "seed {}", self.seed);
+        }
+    }
+}

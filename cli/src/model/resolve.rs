@@ -1,0 +1,121 @@
+//! What a person typed, a name or a path, as a file that is there and is what it should be.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{anyhow, bail};
+
+use super::cache::Cache;
+use super::catalogue::{self, ENTRIES, Entry};
+use super::fetch::{Fetcher, SourceChoice, hash};
+use super::progress::Progress;
+use crate::suggest;
+
+/// A model file that can be loaded.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ResolvedModel {
+    /// The catalogue's name, or the file's name without `.gguf`.
+    pub name: String,
+    /// The file.
+    pub path: PathBuf,
+    /// SHA-256 of the file as it is now, lower case; of a catalogue entry, the right one.
+    pub sha256: String,
+}
+
+/// What was typed.
+#[derive(Debug)]
+pub enum Named {
+    /// A name of the catalogue.
+    Known(&'static Entry),
+    /// The path of a file.
+    File(PathBuf),
+}
+
+/// Finds the model, fetching it where it is of the catalogue and not in the cache yet, and hashes it.
+///
+/// # Errors
+/// Neither a known name nor a file; a folder; a damaged file in the cache; no source has it. The message says what to do.
+pub async fn ensure(name_or_path: &str, progress: &Arc<Progress>) -> anyhow::Result<ResolvedModel> {
+    match named(name_or_path)? {
+        Named::File(path) => {
+            let sha256 = hash(&path, &path.display().to_string(), progress).await?;
+            let stem = path.file_stem().unwrap_or(path.as_os_str());
+            Ok(ResolvedModel { name: stem.to_string_lossy().into_owned(), path, sha256 })
+        }
+        Named::Known(entry) => {
+            let name = entry.name.to_owned();
+            let path = Cache::of_user().file(entry);
+            if !path.is_file() {
+                progress.say(&format!("fetching {name} ({})", crate::terminal::bytes(entry.bytes)));
+                let path = Fetcher::of_user()?.pull(entry, SourceChoice::Auto, progress).await?;
+                return Ok(ResolvedModel { name, path, sha256: entry.sha256.to_owned() });
+            }
+            let sha256 = hash(&path, &name, progress).await?;
+            if sha256 != entry.sha256 {
+                bail!("{} is damaged (sha256 {sha256}, expected {}): `penstock model pull {name}` fetches it again", path.display(), entry.sha256);
+            }
+            Ok(ResolvedModel { name, path, sha256 })
+        }
+    }
+}
+
+/// Tells a name from a path. A name of the catalogue is the entry even where a file is called so; `./NAME` is the file.
+///
+/// # Errors
+/// As [`ensure`], of what can be said without reading the file.
+pub fn named(name_or_path: &str) -> anyhow::Result<Named> {
+    if let Some(entry) = catalogue::find(name_or_path) {
+        return Ok(Named::Known(entry));
+    }
+    let path = Path::new(name_or_path);
+    if path.is_dir() {
+        bail!("{name_or_path} is a folder: models in folders are not supported yet, give a GGUF file");
+    }
+    if path.is_file() {
+        return Ok(Named::File(path.to_owned()));
+    }
+    if path.extension().is_some_and(|end| end == "gguf") || path.components().count() > 1 {
+        bail!("there is no file {name_or_path}");
+    }
+    Err(unknown(name_or_path))
+}
+
+/// The error for a name that is not in the catalogue.
+pub fn unknown(name: &str) -> anyhow::Error {
+    let near = suggest::nearest(name, ENTRIES.iter().map(|entry| entry.name));
+    let near = near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
+    let known: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
+    anyhow!("no model is called {name:?}{near}; known: {}; the path of a GGUF file works too", known.join(", "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_are_told_apart_and_refusals_say_what_to_do() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("my.model.gguf");
+        std::fs::write(&file, b"x").unwrap();
+        assert!(matches!(named(crate::model::DEFAULT).unwrap(), Named::Known(_)));
+        assert!(matches!(named(file.to_str().unwrap()).unwrap(), Named::File(path) if path == file));
+        let refusal = |typed: &str| named(typed).unwrap_err().to_string();
+        assert!(refusal(folder.path().to_str().unwrap()).contains("give a GGUF file"));
+        assert!(refusal("gone.gguf").contains("there is no file gone.gguf"));
+        let message = refusal("gemma-3-270m-q4");
+        for part in ["did you mean gemma-3-270m-q4_k_m?", "qwen2.5-coder-0.5b-instruct-q4_k_m", "path of a GGUF file"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_path_is_hashed_and_named_after_its_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("my.model.gguf");
+        std::fs::write(&file, b"abc").unwrap();
+        let model = ensure(file.to_str().unwrap(), &Arc::new(Progress::silent())).await.unwrap();
+        assert_eq!(model.name, "my.model");
+        // FIPS 180-2, appendix B.1.
+        assert_eq!(model.sha256, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+}

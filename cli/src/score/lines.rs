@@ -1,0 +1,172 @@
+//! Reads a dataset line by line, in constant memory. A bad line is an answer of its own, with its number; the rest goes on.
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+use anyhow::{Context, bail};
+use serde_json::{Map, Value};
+
+use super::template::Template;
+
+/// Longest line of a JSONL file, in bytes.
+pub const MAX_LINE_BYTES: usize = 1024 * 1024;
+
+/// One item of the dataset.
+#[derive(Debug)]
+pub struct Item {
+    /// Its line in the file, from 1 (of a CSV record: the line it begins on).
+    pub line: u64,
+    /// Bytes of the file up to its end.
+    pub end: u64,
+    /// What it says, or what is wrong with it.
+    pub content: Result<Value, String>,
+}
+
+/// The items of a dataset file.
+pub enum Dataset {
+    /// One JSON object a line; blank lines are passed over.
+    Jsonl(Jsonl),
+    /// Records under a header line, rendered into a prompt.
+    Csv(Box<Csv>),
+}
+
+/// See [`Dataset::Jsonl`].
+pub struct Jsonl {
+    reader: BufReader<File>,
+    line: u64,
+    at: u64,
+}
+
+/// See [`Dataset::Csv`].
+pub struct Csv {
+    reader: csv::Reader<File>,
+    header: csv::StringRecord,
+    template: Template,
+}
+
+impl Dataset {
+    /// Opens a dataset: CSV when the name ends in `.csv` (or `.tsv`) and then with a template, else JSONL.
+    ///
+    /// # Errors
+    /// The file cannot be read; a CSV file without a template or the other way round; a template that names a column
+    /// that the file does not have.
+    pub fn open(path: &Path, template: Option<&str>) -> anyhow::Result<Self> {
+        if path.is_dir() {
+            bail!("{} is a folder; give a JSONL or CSV file", path.display());
+        }
+        let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
+        let extension = path.extension().and_then(|ext| ext.to_str()).map(str::to_ascii_lowercase);
+        let delimiter = match extension.as_deref() {
+            Some("csv") => b',',
+            Some("tsv") => b'\t',
+            _ if template.is_some() => {
+                bail!("--template is for CSV input (a file named .csv or .tsv), and {} is not", path.display())
+            }
+            _ => return Ok(Dataset::Jsonl(Jsonl { reader: BufReader::with_capacity(1 << 16, file), line: 0, at: 0 })),
+        };
+        let Some(template) = template else {
+            bail!("{} is CSV: say with --template how a record becomes a prompt, as in --template \"Classify: {{{{text}}}}\"", path.display())
+        };
+        let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(file);
+        let header = reader.headers().with_context(|| format!("the header line of {} cannot be read", path.display()))?;
+        let header: csv::StringRecord =
+            header.iter().map(|name| name.trim().trim_start_matches('\u{feff}')).collect();
+        let template = Template::parse(template, &header)?;
+        Ok(Dataset::Csv(Box::new(Csv { reader, header, template })))
+    }
+
+    /// The next item, or `None` at the end.
+    ///
+    /// # Errors
+    /// When the file cannot be read any more.
+    pub fn next(&mut self) -> anyhow::Result<Option<Item>> {
+        match self {
+            Dataset::Jsonl(jsonl) => jsonl.next(),
+            Dataset::Csv(csv) => csv.next(),
+        }
+    }
+}
+
+impl Jsonl {
+    fn next(&mut self) -> anyhow::Result<Option<Item>> {
+        loop {
+            let mut bytes = Vec::new();
+            let taken = (&mut self.reader).take(MAX_LINE_BYTES as u64 + 1).read_until(b'\n', &mut bytes)?;
+            if taken == 0 {
+                return Ok(None);
+            }
+            self.line += 1;
+            self.at += taken as u64;
+            let whole = bytes.last() == Some(&b'\n');
+            if !whole && taken > MAX_LINE_BYTES {
+                self.skip_line()?;
+                let content = Err(format!("the line is longer than {MAX_LINE_BYTES} bytes"));
+                return Ok(Some(Item { line: self.line, end: self.at, content }));
+            }
+            let first = self.line == 1;
+            let text = if first { bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(&bytes) } else { &bytes };
+            if text.trim_ascii().is_empty() {
+                continue;
+            }
+            let content = contract::openai::json::parse(text.trim_ascii()).map_err(|err| err.to_string());
+            return Ok(Some(Item { line: self.line, end: self.at, content }));
+        }
+    }
+
+    fn skip_line(&mut self) -> std::io::Result<()> {
+        loop {
+            let buffer = self.reader.fill_buf()?;
+            if buffer.is_empty() {
+                return Ok(());
+            }
+            let (used, done) = match buffer.iter().position(|byte| *byte == b'\n') {
+                Some(idx) => (idx + 1, true),
+                None => (buffer.len(), false),
+            };
+            self.reader.consume(used);
+            self.at += used as u64;
+            if done {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl Csv {
+    fn next(&mut self) -> anyhow::Result<Option<Item>> {
+        let mut record = csv::StringRecord::new();
+        let line = self.reader.position().line();
+        let content = match self.reader.read_record(&mut record) {
+            Ok(false) => return Ok(None),
+            Ok(true) => Ok(self.object(&record)),
+            Err(err) if err.is_io_error() => return Err(err.into()),
+            Err(err) => Err(self.explain(&err)),
+        };
+        let line = record.position().map_or(line, csv::Position::line);
+        Ok(Some(Item { line, end: self.reader.position().byte(), content }))
+    }
+
+    fn object(&self, record: &csv::StringRecord) -> Value {
+        let mut object = Map::new();
+        object.insert("prompt".to_owned(), self.template.render(record).into());
+        let id = self.header.iter().position(|name| name == "custom_id").and_then(|idx| record.get(idx));
+        if let Some(id) = id {
+            object.insert("custom_id".to_owned(), id.into());
+        }
+        Value::Object(object)
+    }
+
+    fn explain(&self, err: &csv::Error) -> String {
+        match err.kind() {
+            csv::ErrorKind::UnequalLengths { expected_len, len, .. } => {
+                format!("the record has {len} columns and the header {expected_len}")
+            }
+            csv::ErrorKind::Utf8 { err, .. } => {
+                let name = self.header.get(err.field()).unwrap_or("?");
+                format!("column `{name}` is not UTF-8")
+            }
+            _ => err.to_string(),
+        }
+    }
+}

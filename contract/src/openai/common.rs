@@ -1,0 +1,236 @@
+//! The parameters that both OpenAI routes share.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::fields::{Fields, integer, join, text, token_id, wrong_type, wrong_value};
+use super::{
+    MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS, MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS,
+    MAX_STOPS, MAX_STRING_BYTES, ParseCode, ParseError, fields,
+};
+use crate::request::Sampling;
+
+/// Most bytes of a name (model, user, cache key).
+const MAX_NAME_BYTES: usize = 512;
+
+/// What both routes read alike.
+pub(super) struct Common {
+    pub model: String,
+    pub sampling: Sampling,
+    pub max_tokens: Option<u32>,
+    pub min_tokens: u32,
+    pub ignore_eos: bool,
+    pub stop: Vec<String>,
+    pub stop_token_ids: Vec<u32>,
+    pub stream: bool,
+    pub include_usage: bool,
+    pub metadata: BTreeMap<String, String>,
+}
+
+impl Common {
+    /// Takes the shared fields; `default_max_tokens` applies when the body names no limit.
+    pub fn take(fields: &mut Fields<'_>, default_max_tokens: Option<u32>) -> Result<Self, ParseError> {
+        let model = model(fields)?;
+        let sampling = sampling(fields)?;
+        let max_tokens = max_tokens(fields)?.or(default_max_tokens);
+        let min_tokens = fields.integer("min_tokens", 0, i64::from(u32::MAX))?.unwrap_or(0);
+        let min_tokens = u32::try_from(min_tokens).unwrap_or(u32::MAX);
+        if let Some(max) = max_tokens.filter(|max| min_tokens > *max) {
+            let what = format_args!("is {min_tokens}, more than `max_tokens`, which is {max}");
+            return Err(wrong_value(fields.path("min_tokens"), what));
+        }
+        let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
+        let (stop, stop_token_ids) = (stops(fields)?, stop_token_ids(fields)?);
+        let stream = fields.boolean("stream")?.unwrap_or(false);
+        let include_usage = stream_options(fields, stream)?;
+        let metadata = metadata(fields)?;
+        take_without_effect(fields)?;
+        refuse_unsupported(fields)?;
+        Ok(Self {
+            model,
+            sampling,
+            max_tokens,
+            min_tokens,
+            ignore_eos,
+            stop,
+            stop_token_ids,
+            stream,
+            include_usage,
+            metadata,
+        })
+    }
+}
+
+fn model(fields: &mut Fields<'_>) -> Result<String, ParseError> {
+    fields.required("model")?;
+    let name = fields.string("model", MAX_NAME_BYTES)?.unwrap_or_default();
+    if name.is_empty() {
+        return Err(wrong_value(fields.path("model"), "is empty: name one of the models of GET /v1/models"));
+    }
+    Ok(name.to_owned())
+}
+
+fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ParseError> {
+    let defaults = Sampling::default();
+    let temperature = fields.number("temperature", |x| (0.0..=2.0).contains(&x), "between 0 and 2")?;
+    let top_p = fields.number("top_p", |x| x > 0.0 && x <= 1.0, "above 0 and at most 1")?;
+    let min_p = fields.number("min_p", |x| (0.0..1.0).contains(&x), "at least 0 and below 1")?;
+    // -1 and 0 both mean "off" among the servers that know this parameter.
+    let top_k = fields.integer("top_k", -1, i64::from(u32::MAX))?.filter(|k| *k > 0);
+    let seed = fields.integer("seed", i64::MIN, i64::MAX)?;
+    Ok(Sampling {
+        temperature: temperature.map_or(defaults.temperature, |x| x as f32),
+        top_k: top_k.and_then(|k| u32::try_from(k).ok()),
+        // A positive value too small for single precision still keeps the likeliest token.
+        top_p: top_p.map_or(defaults.top_p, |x| (x as f32).max(f32::MIN_POSITIVE)),
+        // Single precision would round a value just below 1 up to it.
+        min_p: min_p.map_or(defaults.min_p, |x| (x as f32).min(1.0f32.next_down())),
+        seed: seed.map(|seed| seed as u64),
+    })
+}
+
+fn max_tokens(fields: &mut Fields<'_>) -> Result<Option<u32>, ParseError> {
+    let old = fields.integer("max_tokens", 1, i64::from(u32::MAX))?;
+    let new = fields.integer("max_completion_tokens", 1, i64::from(u32::MAX))?;
+    if let (Some(old), Some(new)) = (old, new)
+        && old != new
+    {
+        let what = format_args!("is {new} while `max_tokens` is {old}: they mean the same, give one");
+        return Err(wrong_value(fields.path("max_completion_tokens"), what));
+    }
+    Ok(new.or(old).and_then(|n| u32::try_from(n).ok()))
+}
+
+fn stops(fields: &mut Fields<'_>) -> Result<Vec<String>, ParseError> {
+    let param = fields.path("stop");
+    let one = |value: &Value, param: &str| -> Result<String, ParseError> {
+        let stop = text(value, param, MAX_STRING_BYTES)?;
+        if stop.is_empty() {
+            return Err(wrong_value(param, "is empty: a stop string has at least one character"));
+        }
+        let chars = stop.chars().count();
+        if chars > MAX_STOP_CHARS {
+            return Err(wrong_value(param, format_args!("has {chars} characters; {MAX_STOP_CHARS} are the most")));
+        }
+        Ok(stop.to_owned())
+    };
+    match fields.take("stop") {
+        None => Ok(Vec::new()),
+        Some(value @ Value::String(_)) => Ok(vec![one(value, &param)?]),
+        Some(Value::Array(items)) if items.len() > MAX_STOPS => {
+            Err(wrong_value(param, format_args!("has {} items; {MAX_STOPS} are the most", items.len())))
+        }
+        Some(Value::Array(items)) => {
+            items.iter().enumerate().map(|(nth, item)| one(item, &format!("{param}[{nth}]"))).collect()
+        }
+        Some(other) => Err(wrong_type(param, "a string or an array of strings", other)),
+    }
+}
+
+fn stop_token_ids(fields: &mut Fields<'_>) -> Result<Vec<u32>, ParseError> {
+    let param = fields.path("stop_token_ids");
+    let items = fields.list("stop_token_ids", MAX_STOP_TOKEN_IDS)?.unwrap_or_default();
+    items.iter().enumerate().map(|(nth, item)| token_id(item, &format!("{param}[{nth}]"))).collect()
+}
+
+fn stream_options(fields: &mut Fields<'_>, stream: bool) -> Result<bool, ParseError> {
+    let Some(value) = fields.take("stream_options") else { return Ok(false) };
+    let param = fields.path("stream_options");
+    if !stream {
+        return Err(wrong_value(param, "is only allowed with `stream: true`"));
+    }
+    let mut options = Fields::of(value, param)?;
+    let include_usage = options.boolean("include_usage")?.unwrap_or(false);
+    options.only("include_obfuscation", |v| v == false, "false")?;
+    options.only("continuous_usage_stats", |v| v == false, "false")?;
+    options.finish()?;
+    Ok(include_usage)
+}
+
+/// The client's own pairs: at most 16, of strings.
+pub(super) fn metadata(fields: &mut Fields<'_>) -> Result<BTreeMap<String, String>, ParseError> {
+    let param = fields.path("metadata");
+    let Some(value) = fields.take("metadata") else { return Ok(BTreeMap::new()) };
+    let pairs = value.as_object().ok_or_else(|| wrong_type(&param, "an object of strings", value))?;
+    if pairs.len() > MAX_METADATA_PAIRS {
+        return Err(wrong_value(param, format_args!("has {} pairs; {MAX_METADATA_PAIRS} are the most", pairs.len())));
+    }
+    let mut metadata = BTreeMap::new();
+    for (key, value) in pairs {
+        let at = join(&param, &key.chars().take(MAX_METADATA_KEY_CHARS).collect::<String>());
+        if key.is_empty() || key.chars().count() > MAX_METADATA_KEY_CHARS {
+            return Err(wrong_value(at, format_args!("must have a key of 1 to {MAX_METADATA_KEY_CHARS} characters")));
+        }
+        let text = text(value, &at, MAX_STRING_BYTES)?;
+        if text.chars().count() > MAX_METADATA_VALUE_CHARS {
+            return Err(wrong_value(at, format_args!("is longer than {MAX_METADATA_VALUE_CHARS} characters")));
+        }
+        if key.contains('\0') || text.contains('\0') {
+            return Err(wrong_value(at, "has a NUL character, which databases cannot keep"));
+        }
+        metadata.insert(key.clone(), text.to_owned());
+    }
+    Ok(metadata)
+}
+
+/// Fields that change nothing here, whatever their value: checked for type and dropped.
+fn take_without_effect(fields: &mut Fields<'_>) -> Result<(), ParseError> {
+    for name in ["user", "service_tier", "safety_identifier", "prompt_cache_key"] {
+        fields.string(name, MAX_NAME_BYTES)?;
+    }
+    fields.only("store", |value| value == false, "false")
+}
+
+fn is_number(value: &Value, expected: f64) -> bool {
+    value.as_f64() == Some(expected)
+}
+
+fn is_empty_object(value: &Value) -> bool {
+    value.as_object().is_some_and(serde_json::Map::is_empty)
+}
+
+/// Known features that are not there yet: the value that asks for nothing passes, since clients like to send it.
+fn refuse_unsupported(fields: &mut Fields<'_>) -> Result<(), ParseError> {
+    for name in ["n", "best_of", "repetition_penalty", "length_penalty", "typical_p"] {
+        fields.only(name, |v| is_number(v, 1.0), "1")?;
+    }
+    for name in ["presence_penalty", "frequency_penalty", "priority"] {
+        fields.only(name, |v| is_number(v, 0.0), "0")?;
+    }
+    for name in ["echo", "use_beam_search", "include_stop_str_in_output", "return_token_ids"] {
+        fields.only(name, |v| v == false, "false")?;
+    }
+    for name in ["skip_special_tokens", "spaces_between_special_tokens"] {
+        fields.only(name, |v| v == true, "true")?;
+    }
+    for name in ["logit_bias", "chat_template_kwargs", "vllm_xargs"] {
+        fields.only(name, is_empty_object, "{}")?;
+    }
+    let text_format = |v: &Value| v == &serde_json::json!({"type": "text"});
+    fields.only("response_format", text_format, "{\"type\":\"text\"}")?;
+    for name in ["prompt_logprobs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"] {
+        fields.unsupported(name)?;
+    }
+    for name in ["structured_outputs", "bad_words", "truncate_prompt_tokens", "cache_salt", "logits_processors"] {
+        fields.unsupported(name)?;
+    }
+    Ok(())
+}
+
+/// The number of likeliest tokens to show at `name`: 0 to 20.
+pub(super) fn top_logprobs(value: &Value, param: &str) -> Result<u8, ParseError> {
+    let n = integer(value, param, 0, i64::from(super::MAX_TOP_LOGPROBS))?;
+    Ok(u8::try_from(n).unwrap_or(super::MAX_TOP_LOGPROBS))
+}
+
+/// A field that is the route's own and absent from the other one gets a hint there.
+pub(super) fn belongs_elsewhere(fields: &mut Fields<'_>, name: &'static str, route: &str) -> Result<(), ParseError> {
+    match fields.take(name) {
+        None => Ok(()),
+        Some(_) => {
+            let what = format_args!("belongs to {route}, not here");
+            Err(fields::error(fields.path(name), ParseCode::UnknownParameter, what))
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Bodies of `POST /v1/jobs`.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use super::common;
+use super::fields::{Fields, wrong_value};
+use super::{MAX_DEADLINE_SECONDS, ParseError, chat, completion};
+use crate::ids::Class;
+use crate::request::{Kind, Request};
+
+/// Most bytes of a sequence key.
+const MAX_SEQUENCE_KEY_BYTES: usize = 255;
+
+/// A native job's body, understood.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ParsedJob {
+    /// Chat or completion.
+    pub kind: Kind,
+    /// What to do.
+    pub request: Request,
+    /// How urgent it is.
+    pub class: Class,
+    /// From acceptance to the deadline.
+    pub deadline: Duration,
+    /// The client's own pairs.
+    pub metadata: BTreeMap<String, String>,
+    /// Jobs of one key run one at a time in order of acceptance.
+    pub sequence_key: Option<String>,
+}
+
+/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?}`.
+///
+/// Without a class a job is [`Class::Standard`]; without a deadline it has that of its class.
+///
+/// # Errors
+/// [`ParseError`] naming the first field at fault; those of the inner body as `request.…`.
+pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
+    let mut fields = Fields::of(body, "")?;
+    fields.required("type")?;
+    let kind = match fields.string("type", MAX_SEQUENCE_KEY_BYTES)?.unwrap_or_default() {
+        "chat" => Kind::Chat,
+        "completion" => Kind::Completion,
+        other => return Err(wrong_value("type", format_args!("is `{other}`; it must be chat or completion"))),
+    };
+    let class = match fields.string("class", MAX_SEQUENCE_KEY_BYTES)? {
+        None => Class::Standard,
+        Some(word) => word.parse().map_err(|error| wrong_value("class", format_args!("is wrong: {error}")))?,
+    };
+    let longest = i64::try_from(MAX_DEADLINE_SECONDS).unwrap_or(i64::MAX);
+    let seconds = fields.integer("deadline_seconds", 1, longest)?.and_then(|seconds| u64::try_from(seconds).ok());
+    let deadline = Duration::from_secs(seconds.unwrap_or(class.default_deadline_seconds()));
+    let sequence_key = fields.string("sequence_key", MAX_SEQUENCE_KEY_BYTES)?.map(str::to_owned);
+    if sequence_key.as_ref().is_some_and(|key| key.is_empty() || key.contains('\0')) {
+        return Err(wrong_value("sequence_key", "must have at least one character, and no NUL"));
+    }
+    let outer_metadata = fields.take("metadata").is_some();
+    let metadata = common::metadata(&mut fields)?;
+    let request = fields.required("request")?;
+    fields.finish()?;
+
+    let parsed = match kind {
+        Kind::Chat => chat::parse_at(request, "request")?,
+        Kind::Completion => completion::parse_at(request, "request")?,
+    };
+    if parsed.stream {
+        let what = "cannot be true in a job: submit it without, and read its tokens at `urls.events` of the answer";
+        return Err(wrong_value("request.stream", what));
+    }
+    if outer_metadata && !parsed.metadata.is_empty() && parsed.metadata != metadata {
+        let what = "differs from `metadata` of the job: give one";
+        return Err(wrong_value("request.metadata", what));
+    }
+    let metadata = if outer_metadata { metadata } else { parsed.metadata };
+    Ok(ParsedJob { kind, request: parsed.request, class, deadline, metadata, sequence_key })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn defaults_follow_the_class() {
+        let request = json!({"model": "m", "prompt": "x"});
+        for (class, expected, seconds) in [
+            (json!(null), Class::Standard, 3600),
+            (json!("interactive"), Class::Interactive, 120),
+            (json!("bulk"), Class::Bulk, 86_400),
+        ] {
+            let job = parse_job(&json!({"type": "completion", "request": request, "class": class})).unwrap();
+            assert_eq!((job.kind, job.class, job.deadline.as_secs()), (Kind::Completion, expected, seconds));
+        }
+    }
+
+    #[test]
+    fn all_fields_arrive() {
+        let job = parse_job(&json!({
+            "type": "chat",
+            "request": {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": false},
+            "class": "bulk", "deadline_seconds": 604800, "metadata": {"a": "b"}, "sequence_key": "s",
+        }))
+        .unwrap();
+        assert_eq!((job.deadline.as_secs(), job.sequence_key.as_deref()), (604_800, Some("s")));
+        assert_eq!(job.metadata, BTreeMap::from([("a".to_owned(), "b".to_owned())]));
+    }
+
+    #[test]
+    fn metadata_may_stand_inside() {
+        let inner = json!({"model": "m", "prompt": "x", "metadata": {"a": "b"}});
+        let job = parse_job(&json!({"type": "completion", "request": inner})).unwrap();
+        assert_eq!(job.metadata.len(), 1);
+        let error = parse_job(&json!({"type": "completion", "request": inner, "metadata": {}})).unwrap_err();
+        assert_eq!(error.param.as_deref(), Some("request.metadata"));
+    }
+}

@@ -1,0 +1,273 @@
+//! Bodies that must be refused, each with the field at fault and the code; and the fields the API description names.
+
+use serde_json::{Value, json};
+
+use super::ParseCode::{
+    self, InvalidType, InvalidValue, MissingRequiredParameter, UnknownParameter, UnsupportedParameter,
+};
+use super::{ParseError, parse_chat, parse_completion, parse_job};
+
+fn chat_with(field: &str, value: Value) -> Value {
+    let mut body = json!({"model": "m", "messages": [{"role": "user", "content": "Hi"}]});
+    body[field] = value;
+    body
+}
+
+fn completion_with(field: &str, value: Value) -> Value {
+    let mut body = json!({"model": "m", "prompt": "Hi"});
+    body[field] = value;
+    body
+}
+
+fn check(error: ParseError, param: &str, code: ParseCode) {
+    assert_eq!((error.param.as_deref(), error.code), (Some(param), code), "{error}");
+    assert!(error.message.contains(param), "`{error}` does not name `{param}`");
+}
+
+#[test]
+fn shared_parameters_out_of_range_are_named() {
+    let long = "x".repeat(129);
+    let cases: Vec<(&str, Value, &str, ParseCode)> = vec![
+        ("model", json!(null), "model", MissingRequiredParameter),
+        ("model", json!(7), "model", InvalidType),
+        ("model", json!(""), "model", InvalidValue),
+        ("model", json!("m".repeat(513)), "model", InvalidValue),
+        ("temperature", json!(-0.1), "temperature", InvalidValue),
+        ("temperature", json!(2.1), "temperature", InvalidValue),
+        ("temperature", json!("hot"), "temperature", InvalidType),
+        ("temperature", json!([1]), "temperature", InvalidType),
+        ("top_p", json!(0), "top_p", InvalidValue),
+        ("top_p", json!(1.01), "top_p", InvalidValue),
+        ("top_k", json!(-2), "top_k", InvalidValue),
+        ("top_k", json!(1.5), "top_k", InvalidValue),
+        ("top_k", json!(4294967296u64), "top_k", InvalidValue),
+        ("min_p", json!(1), "min_p", InvalidValue),
+        ("min_p", json!(-1), "min_p", InvalidValue),
+        ("seed", json!(1.5), "seed", InvalidValue),
+        ("seed", json!("7"), "seed", InvalidType),
+        ("seed", json!(u64::MAX), "seed", InvalidValue),
+        ("seed", json!(1e300), "seed", InvalidValue),
+        ("stop", json!(""), "stop", InvalidValue),
+        ("stop", json!(long), "stop", InvalidValue),
+        ("stop", json!(["a", ""]), "stop[1]", InvalidValue),
+        ("stop", json!(["a", 1]), "stop[1]", InvalidType),
+        ("stop", json!(vec!["a"; 9]), "stop", InvalidValue),
+        ("stop", json!({"a": 1}), "stop", InvalidType),
+        ("stop_token_ids", json!(7), "stop_token_ids", InvalidType),
+        ("stop_token_ids", json!([-1]), "stop_token_ids[0]", InvalidValue),
+        ("stop_token_ids", json!(["7"]), "stop_token_ids[0]", InvalidType),
+        ("stop_token_ids", json!(vec![1; 65]), "stop_token_ids", InvalidValue),
+        ("max_tokens", json!(0), "max_tokens", InvalidValue),
+        ("max_tokens", json!(16.5), "max_tokens", InvalidValue),
+        ("max_tokens", json!("16"), "max_tokens", InvalidType),
+        ("max_completion_tokens", json!(-3), "max_completion_tokens", InvalidValue),
+        ("min_tokens", json!(-1), "min_tokens", InvalidValue),
+        ("ignore_eos", json!("yes"), "ignore_eos", InvalidType),
+        ("stream", json!(1), "stream", InvalidType),
+        ("stream_options", json!({"include_usage": true}), "stream_options", InvalidValue),
+        ("metadata", json!(["a"]), "metadata", InvalidType),
+        ("metadata", json!({"a": 1}), "metadata.a", InvalidType),
+        ("metadata", json!({"a": "x".repeat(513)}), "metadata.a", InvalidValue),
+        ("metadata", json!({"a": "\0"}), "metadata.a", InvalidValue),
+        ("store", json!(true), "store", UnsupportedParameter),
+        ("user", json!(7), "user", InvalidType),
+        ("service_tier", json!(false), "service_tier", InvalidType),
+        ("n", json!(2), "n", UnsupportedParameter),
+        ("best_of", json!(3), "best_of", UnsupportedParameter),
+        ("presence_penalty", json!(0.5), "presence_penalty", UnsupportedParameter),
+        ("frequency_penalty", json!(-1), "frequency_penalty", UnsupportedParameter),
+        ("repetition_penalty", json!(1.1), "repetition_penalty", UnsupportedParameter),
+        ("logit_bias", json!({"50256": -100}), "logit_bias", UnsupportedParameter),
+        ("echo", json!(true), "echo", UnsupportedParameter),
+        ("response_format", json!({"type": "json_object"}), "response_format", UnsupportedParameter),
+        ("guided_json", json!({}), "guided_json", UnsupportedParameter),
+        ("prompt_logprobs", json!(1), "prompt_logprobs", UnsupportedParameter),
+        ("temprature", json!(0.5), "temprature", UnknownParameter),
+        ("", json!(0.5), "", UnknownParameter),
+    ];
+    for (field, value, param, code) in cases {
+        check(parse_chat(&chat_with(field, value.clone())).unwrap_err(), param, code);
+        check(parse_completion(&completion_with(field, value.clone())).unwrap_err(), param, code);
+        let job = json!({"type": "completion", "request": completion_with(field, value)});
+        check(parse_job(&job).unwrap_err(), &format!("request.{param}"), code);
+    }
+}
+
+#[test]
+fn conversations_that_are_none_are_named() {
+    let cases: Vec<(Value, &str, ParseCode)> = vec![
+        (json!(null), "messages", MissingRequiredParameter),
+        (json!([]), "messages", InvalidValue),
+        (json!("Hi"), "messages", InvalidType),
+        (json!(["Hi"]), "messages[0]", InvalidType),
+        (json!(vec![json!({"role": "user", "content": "x"}); 2049]), "messages", InvalidValue),
+        (json!([{"content": "x"}]), "messages[0].role", MissingRequiredParameter),
+        (json!([{"role": "robot", "content": "x"}]), "messages[0].role", InvalidValue),
+        (json!([{"role": 1, "content": "x"}]), "messages[0].role", InvalidType),
+        (json!([{"role": "tool", "content": "x", "tool_call_id": "1"}]), "messages[0].role", UnsupportedParameter),
+        (json!([{"role": "user"}]), "messages[0].content", MissingRequiredParameter),
+        (json!([{"role": "user", "content": 5}]), "messages[0].content", InvalidType),
+        (json!([{"role": "user", "content": []}]), "messages[0].content", InvalidValue),
+        (json!([{"role": "user", "content": ["x"]}]), "messages[0].content[0]", InvalidType),
+        (
+            json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]),
+            "messages[0].content[0].type",
+            UnsupportedParameter,
+        ),
+        (
+            json!([{"role": "user", "content": [{"type": "text"}]}]),
+            "messages[0].content[0].text",
+            MissingRequiredParameter,
+        ),
+        (
+            json!([{"role": "user", "content": [{"type": "text", "text": "x", "extra": 1}]}]),
+            "messages[0].content[0].extra",
+            UnknownParameter,
+        ),
+        (json!([{"role": "user", "content": "x".repeat(1_048_577)}]), "messages[0].content", InvalidValue),
+        (json!([{"role": "user", "content": "x", "name": ""}]), "messages[0].name", InvalidValue),
+        (json!([{"role": "user", "content": "x", "nme": "a"}]), "messages[0].nme", UnknownParameter),
+        (
+            json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": null,
+                "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]),
+            "messages[1].tool_calls",
+            UnsupportedParameter,
+        ),
+    ];
+    for (messages, param, code) in cases {
+        check(parse_chat(&json!({"model": "m", "messages": messages})).unwrap_err(), param, code);
+    }
+}
+
+#[test]
+fn what_only_one_route_has_is_named_on_it() {
+    let chat: Vec<(&str, Value, &str, ParseCode)> = vec![
+        ("logprobs", json!(5), "logprobs", InvalidType),
+        ("top_logprobs", json!(3), "top_logprobs", InvalidValue),
+        ("top_logprobs", json!(21), "top_logprobs", InvalidValue),
+        ("tools", json!([{"type": "function"}]), "tools", UnsupportedParameter),
+        ("tool_choice", json!("required"), "tool_choice", UnsupportedParameter),
+        ("parallel_tool_calls", json!("no"), "parallel_tool_calls", UnsupportedParameter),
+        ("modalities", json!(["text", "audio"]), "modalities", UnsupportedParameter),
+        ("reasoning_effort", json!("low"), "reasoning_effort", UnsupportedParameter),
+        ("prompt", json!("Hi"), "prompt", UnknownParameter),
+    ];
+    for (field, value, param, code) in chat {
+        check(parse_chat(&chat_with(field, value)).unwrap_err(), param, code);
+    }
+    let completion: Vec<(&str, Value, &str, ParseCode)> = vec![
+        ("prompt", json!(null), "prompt", MissingRequiredParameter),
+        ("prompt", json!(7), "prompt", InvalidType),
+        ("prompt", json!([]), "prompt", InvalidValue),
+        ("prompt", json!([[]]), "prompt[0]", InvalidValue),
+        ("prompt", json!(["a", "b"]), "prompt", UnsupportedParameter),
+        ("prompt", json!([[1], [2]]), "prompt", UnsupportedParameter),
+        ("prompt", json!([1, -2]), "prompt[1]", InvalidValue),
+        ("prompt", json!([1, "b"]), "prompt[1]", InvalidType),
+        ("prompt", json!([[1, 2.5]]), "prompt[0][1]", InvalidValue),
+        ("prompt", json!([true]), "prompt[0]", InvalidType),
+        ("prompt", json!("x".repeat(1_048_577)), "prompt", InvalidValue),
+        ("suffix", json!("end"), "suffix", UnsupportedParameter),
+        ("logprobs", json!(true), "logprobs", InvalidType),
+        ("logprobs", json!(21), "logprobs", InvalidValue),
+        ("messages", json!([]), "messages", UnknownParameter),
+    ];
+    for (field, value, param, code) in completion {
+        check(parse_completion(&completion_with(field, value)).unwrap_err(), param, code);
+    }
+}
+
+#[test]
+fn fields_that_contradict_one_another_are_named() {
+    let mut body = chat_with("max_tokens", json!(5));
+    body["max_completion_tokens"] = json!(6);
+    check(parse_chat(&body).unwrap_err(), "max_completion_tokens", InvalidValue);
+    let mut body = chat_with("max_tokens", json!(5));
+    body["min_tokens"] = json!(6);
+    check(parse_chat(&body).unwrap_err(), "min_tokens", InvalidValue);
+    // A completion without a limit has one of 16.
+    check(parse_completion(&completion_with("min_tokens", json!(17))).unwrap_err(), "min_tokens", InvalidValue);
+    let mut body = chat_with("stream", json!(true));
+    body["stream_options"] = json!({"include_usage": 1});
+    check(parse_chat(&body).unwrap_err(), "stream_options.include_usage", InvalidType);
+    body["stream_options"] = json!({"usage": true});
+    check(parse_chat(&body).unwrap_err(), "stream_options.usage", UnknownParameter);
+}
+
+#[test]
+fn jobs_that_are_none_are_named() {
+    let inner = json!({"model": "m", "prompt": "x"});
+    let cases: Vec<(Value, &str, ParseCode)> = vec![
+        (json!({"request": inner}), "type", MissingRequiredParameter),
+        (json!({"type": "embedding", "request": inner}), "type", InvalidValue),
+        (json!({"type": "chat"}), "request", MissingRequiredParameter),
+        (json!({"type": "chat", "request": "x"}), "request", InvalidType),
+        (json!({"type": "chat", "request": inner}), "request.prompt", UnknownParameter),
+        (json!({"type": "completion", "request": inner, "class": "urgent"}), "class", InvalidValue),
+        (json!({"type": "completion", "request": inner, "deadline_seconds": 0}), "deadline_seconds", InvalidValue),
+        (json!({"type": "completion", "request": inner, "deadline_seconds": 604801}), "deadline_seconds", InvalidValue),
+        (json!({"type": "completion", "request": inner, "priority": 3}), "priority", UnknownParameter),
+        (json!({"type": "completion", "request": inner, "sequence_key": ""}), "sequence_key", InvalidValue),
+        (json!({"type": "completion", "request": inner, "metadata": {"": "x"}}), "metadata.", InvalidValue),
+        (
+            json!({"type": "completion", "request": {"model": "m", "prompt": "x", "stream": true}}),
+            "request.stream",
+            InvalidValue,
+        ),
+    ];
+    for (body, param, code) in cases {
+        check(parse_job(&body).unwrap_err(), param, code);
+    }
+    for body in [json!([]), json!("x"), json!(null), json!(1)] {
+        let error = parse_job(&body).unwrap_err();
+        assert_eq!((error.param, error.code), (None, InvalidType));
+    }
+}
+
+/// Names in a schema, through `allOf` and references into `components`.
+fn properties(schema: &Value, components: &Value, into: &mut Vec<String>) {
+    for part in schema["allOf"].as_array().into_iter().flatten() {
+        properties(part, components, into);
+    }
+    if let Some(reference) = schema["$ref"].as_str() {
+        let name = reference.rsplit('/').next().unwrap_or_default();
+        properties(&components[name], components, into);
+    }
+    into.extend(schema["properties"].as_object().into_iter().flat_map(|fields| fields.keys().cloned()));
+}
+
+#[test]
+fn every_described_parameter_is_one_that_the_parser_knows() {
+    use utoipa::{PartialSchema, ToSchema};
+    let mut named = Vec::new();
+    super::requests::ChatRequest::schemas(&mut named);
+    let components: serde_json::Map<String, Value> =
+        named.into_iter().map(|(name, schema)| (name, serde_json::to_value(schema).unwrap())).collect();
+    let components = Value::Object(components);
+    type Parse = fn(&Value) -> Option<ParseError>;
+    let routes: [(Value, Value, Parse); 2] = [
+        (
+            serde_json::to_value(super::requests::ChatRequest::schema()).unwrap(),
+            chat_with("user", json!("u")),
+            |body| parse_chat(body).err(),
+        ),
+        (
+            serde_json::to_value(super::requests::CompletionRequest::schema()).unwrap(),
+            completion_with("user", json!("u")),
+            |body| parse_completion(body).err(),
+        ),
+    ];
+    for (schema, body, parse) in routes {
+        let mut names = Vec::new();
+        properties(&schema, &components, &mut names);
+        assert!(names.len() >= 17, "{names:?}");
+        for name in names {
+            let mut body = body.clone();
+            // No parameter takes an object of this shape: a parser that knows the field complains of its value.
+            body[name.as_str()] = json!({"no": {"such": "value"}});
+            let error = parse(&body).unwrap_or_else(|| panic!("`{name}` took anything"));
+            assert_ne!(error.code, UnknownParameter, "{name}");
+            assert!(error.param.is_some_and(|param| param.starts_with(&name)), "{name}");
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Request bodies as the API description shows them. The parsers decide; a test holds both lists of fields together.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+use utoipa::ToSchema;
+
+use crate::ids::Class;
+use crate::request::Kind;
+
+/// Parameters that both OpenAI routes take. Accepted without effect: `user`, `store: false`, `service_tier`,
+/// `safety_identifier`, `prompt_cache_key`. Any field that is not honoured is a 400 that names it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+#[serde(default)]
+pub struct SharedParameters {
+    /// A model of `GET /v1/models`.
+    #[schema(required)]
+    pub model: String,
+    /// Most tokens to generate. Chat: as many as the context has room for; completion: 16.
+    #[schema(minimum = 1)]
+    pub max_tokens: Option<u32>,
+    /// The same as `max_tokens`.
+    #[schema(minimum = 1)]
+    pub max_completion_tokens: Option<u32>,
+    /// End-of-text tokens and stops cannot come before this many tokens.
+    pub min_tokens: Option<u32>,
+    /// 0 is greedy; default 1.
+    #[schema(minimum = 0, maximum = 2)]
+    pub temperature: Option<f64>,
+    /// Keep the most likely tokens that together have this probability, above 0; default 1.
+    #[schema(maximum = 1)]
+    pub top_p: Option<f64>,
+    /// Keep this many of the most likely tokens; -1 and 0 keep all.
+    #[schema(minimum = -1)]
+    pub top_k: Option<i64>,
+    /// Drop tokens less likely than this share of the most likely one, below 1.
+    #[schema(minimum = 0)]
+    pub min_p: Option<f64>,
+    /// The same seed, release and request give the same tokens. Without one, one is drawn and kept with the job.
+    pub seed: Option<i64>,
+    /// One text, or up to 8, of up to 128 characters, that end the answer and are not shown.
+    pub stop: Option<Value>,
+    /// Up to 64 token ids that end the answer.
+    #[schema(max_items = 64)]
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// Go on after end-of-text tokens, up to `max_tokens`.
+    pub ignore_eos: Option<bool>,
+    /// Answer as server-sent events.
+    pub stream: Option<bool>,
+    /// Only with `stream: true`.
+    pub stream_options: Option<StreamOptions>,
+    /// Up to 16 pairs, kept with the job.
+    pub metadata: Option<BTreeMap<String, String>>,
+}
+
+/// Options of a stream.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct StreamOptions {
+    /// Send one more chunk with the usage before the end.
+    pub include_usage: Option<bool>,
+}
+
+/// Body of `POST /v1/chat/completions`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct ChatRequest {
+    /// The shared parameters.
+    #[serde(flatten)]
+    pub shared: SharedParameters,
+    /// The conversation, 1 to 2,048 messages.
+    #[schema(min_items = 1, max_items = 2048)]
+    pub messages: Vec<ChatMessage>,
+    /// Log-probabilities of the generated tokens.
+    pub logprobs: Option<bool>,
+    /// Most likely tokens beside each; needs `logprobs`.
+    #[schema(maximum = 20)]
+    pub top_logprobs: Option<u8>,
+}
+
+/// One message.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct ChatMessage {
+    /// `system` (or `developer`), `user` or `assistant`.
+    #[schema(example = "user")]
+    pub role: String,
+    /// A string, or an array of `{"type":"text","text":…}` parts, joined by line breaks.
+    pub content: Value,
+    /// The speaker's name; templates may show it.
+    pub name: Option<String>,
+}
+
+/// Body of `POST /v1/completions`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct CompletionRequest {
+    /// The shared parameters.
+    #[serde(flatten)]
+    pub shared: SharedParameters,
+    /// A string, token ids, or an array of exactly one of either.
+    #[schema(required)]
+    pub prompt: Value,
+    /// Log-probabilities of the generated tokens, with this many of the likeliest beside each.
+    #[schema(maximum = 20)]
+    pub logprobs: Option<u8>,
+}
+
+/// The inner body of a job.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum InnerRequest {
+    /// With `type: "chat"`.
+    Chat(ChatRequest),
+    /// With `type: "completion"`.
+    Completion(CompletionRequest),
+}
+
+/// Body of `POST /v1/jobs`.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+pub struct JobRequest {
+    /// Which OpenAI body `request` is.
+    #[serde(rename = "type")]
+    pub kind: Kind,
+    /// The OpenAI body; `stream` cannot be true in it.
+    pub request: InnerRequest,
+    /// How urgent it is; default `standard`.
+    pub class: Option<Class>,
+    /// From acceptance to the deadline; default by class: 120, 3,600 or 86,400.
+    #[schema(minimum = 1, maximum = 604_800)]
+    pub deadline_seconds: Option<u64>,
+    /// Up to 16 pairs of strings, kept with the job and usable as a filter.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Jobs of one key run one at a time in order of acceptance.
+    pub sequence_key: Option<String>,
+}

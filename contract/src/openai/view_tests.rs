@@ -1,0 +1,295 @@
+//! Wire shapes against JSON written by hand.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::native::{JobList, job_object};
+use super::stream::Chunks;
+use super::views::{chat_body, completion_body, replay, result_body};
+use crate::event::TokenEvent;
+use crate::ids::{Class, Fingerprint, JobId, TenantId};
+use crate::job::Job;
+use crate::life::JobState;
+use crate::outcome::{ErrorCode, FinishReason, JobError, Usage};
+use crate::record::{AttemptTimings, ChoiceRecord, Record, TokenLogprob, TopLogprob};
+use crate::request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
+use crate::time::Timestamp;
+
+const JOB: &str = "job_0193f0c0d0e070008000000000000001";
+const ACCEPTED: Timestamp = Timestamp(1_764_439_454_120);
+
+fn logprob(token: &str, value: f32, top: &[(&str, f32)]) -> TokenLogprob {
+    let bytes = |text: &str| Some(text.as_bytes().to_vec());
+    TokenLogprob {
+        token: token.into(),
+        bytes: bytes(token),
+        logprob: value,
+        top: top.iter().map(|(t, v)| TopLogprob { token: (*t).into(), bytes: bytes(t), logprob: *v }).collect(),
+    }
+}
+
+/// Three tokens `Hé`, `llo`, end; the second token's text is held back and comes with the last one.
+fn record(kind: Kind, with_logprobs: bool) -> Record {
+    let input = match kind {
+        Kind::Chat => Input::Chat(vec![Message { role: Role::User, content: "Hi".into(), name: None }]),
+        Kind::Completion => Input::Completion(Prompt::Text("Hi".into())),
+    };
+    let logprobs = with_logprobs.then(|| {
+        vec![
+            logprob("Hé", -0.5, &[("Hé", -0.5), ("Ho", -1.25)]),
+            logprob("llo", -2.0, &[("x", -0.25), ("x", -0.75)]),
+            TokenLogprob { bytes: None, ..logprob("<end>", -0.125, &[]) },
+        ]
+    });
+    Record {
+        v: 1,
+        job: JOB.parse().unwrap(),
+        attempt: 1,
+        release: Fingerprint("abcdef0123456789abcdef".into()),
+        kind,
+        request: Request {
+            model: "m".into(),
+            input,
+            sampling: Sampling::default(),
+            max_tokens: Some(8),
+            min_tokens: 0,
+            ignore_eos: false,
+            stop: vec![],
+            stop_token_ids: vec![],
+            logprobs: None,
+        },
+        seed: 7,
+        prompt_text: "Hi".into(),
+        prompt_ids: vec![1, 2],
+        choices: vec![ChoiceRecord {
+            output_ids: vec![10, 11, 12],
+            text: "Héllo".into(),
+            ends: vec![3, 3, 6],
+            logprobs,
+            finish_reason: FinishReason::Stop,
+            stop_reason: None,
+        }],
+        usage: Usage { prompt_tokens: 2, cached_tokens: 0, output_tokens: 3 },
+        timings: AttemptTimings::default(),
+    }
+}
+
+fn usage() -> Value {
+    json!({"prompt_tokens": 2, "completion_tokens": 3, "total_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}})
+}
+
+#[test]
+fn a_chat_has_the_documented_shape() {
+    let body = serde_json::to_value(chat_body(&record(Kind::Chat, true), ACCEPTED)).unwrap();
+    let expected = json!({
+        "id": format!("chatcmpl-{JOB}"), "object": "chat.completion", "created": 1764439454, "model": "m",
+        "choices": [{
+            "index": 0,
+            "message": {"role": "assistant", "content": "Héllo", "refusal": null},
+            "logprobs": {"content": [
+                {"token": "Hé", "logprob": -0.5, "bytes": [72, 195, 169], "top_logprobs": [
+                    {"token": "Hé", "logprob": -0.5, "bytes": [72, 195, 169]},
+                    {"token": "Ho", "logprob": -1.25, "bytes": [72, 111]},
+                ]},
+                {"token": "llo", "logprob": -2.0, "bytes": [108, 108, 111], "top_logprobs": [
+                    {"token": "x", "logprob": -0.25, "bytes": [120]},
+                    {"token": "x", "logprob": -0.75, "bytes": [120]},
+                ]},
+                {"token": "<end>", "logprob": -0.125, "bytes": null, "top_logprobs": []},
+            ], "refusal": null},
+            "finish_reason": "stop",
+        }],
+        "usage": usage(), "system_fingerprint": "abcdef012345",
+    });
+    assert_eq!(body, expected);
+    let plain = serde_json::to_value(chat_body(&record(Kind::Chat, false), ACCEPTED)).unwrap();
+    assert_eq!(plain["choices"][0]["logprobs"], Value::Null);
+    assert!(plain["choices"][0].as_object().unwrap().contains_key("logprobs"));
+}
+
+#[test]
+fn a_completion_has_the_documented_shape() {
+    let mut record = record(Kind::Completion, true);
+    record.choices[0].stop_reason = Some(json!("END"));
+    let body = serde_json::to_value(completion_body(&record, ACCEPTED)).unwrap();
+    let expected = json!({
+        "id": format!("cmpl-{JOB}"), "object": "text_completion", "created": 1764439454, "model": "m",
+        "choices": [{
+            "text": "Héllo", "index": 0,
+            "logprobs": {
+                "tokens": ["Hé", "llo", "<end>"],
+                "token_logprobs": [-0.5, -2.0, -0.125],
+                "top_logprobs": [{"Hé": -0.5, "Ho": -1.25}, {"llo": -2.0, "x": -0.25}, {"<end>": -0.125}],
+                "text_offset": [0, 2, 2],
+            },
+            "finish_reason": "stop", "stop_reason": "END",
+        }],
+        "usage": usage(), "system_fingerprint": "abcdef012345",
+    });
+    assert_eq!(body, expected);
+    assert_eq!(serde_json::to_value(result_body(&record, ACCEPTED)).unwrap(), expected);
+}
+
+#[test]
+fn log_probabilities_are_written_as_short_as_they_are() {
+    let mut record = record(Kind::Completion, true);
+    if let Some(logprobs) = &mut record.choices[0].logprobs {
+        logprobs[0].logprob = -0.1;
+    }
+    let text = serde_json::to_string(&completion_body(&record, ACCEPTED)).unwrap();
+    assert!(text.contains("\"token_logprobs\":[-0.1,-2.0,-0.125]"), "{text}");
+}
+
+#[test]
+fn chat_chunks_are_byte_exact() {
+    let record = record(Kind::Chat, false);
+    let mut chunks = Chunks::new(Kind::Chat, &record.job, ACCEPTED, "m", &record.release, true);
+    let head = format!(
+        "{{\"id\":\"chatcmpl-{JOB}\",\"object\":\"chat.completion.chunk\",\"created\":1764439454,\"model\":\"m\",\
+         \"system_fingerprint\":\"abcdef012345\",\"choices\":"
+    );
+    let mut lines = vec![chunks.opening().unwrap().to_json()];
+    lines.extend(replay(&record, 0).unwrap().iter().filter_map(|token| chunks.token(token)).map(|c| c.to_json()));
+    lines.push(chunks.closing(FinishReason::Stop, None).to_json());
+    lines.push(chunks.usage(record.usage).unwrap().to_json());
+    let choice = |delta: &str, reason: &str| {
+        format!(
+            "{head}[{{\"index\":0,\"delta\":{delta},\"logprobs\":null,\"finish_reason\":{reason}}}],\"usage\":null}}"
+        )
+    };
+    let expected = [
+        choice(r#"{"role":"assistant","content":""}"#, "null"),
+        choice(r#"{"content":"Hé"}"#, "null"),
+        choice(r#"{"content":"llo"}"#, "null"),
+        choice("{}", "\"stop\""),
+        format!(
+            "{head}[],\"usage\":{{\"prompt_tokens\":2,\"completion_tokens\":3,\"total_tokens\":5,\
+             \"prompt_tokens_details\":{{\"cached_tokens\":0}}}}}}"
+        ),
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn without_include_usage_there_is_none() {
+    let record = record(Kind::Chat, false);
+    let chunks = Chunks::new(Kind::Chat, &record.job, ACCEPTED, "m", &record.release, false);
+    assert!(chunks.usage(record.usage).is_none());
+    assert!(!chunks.opening().unwrap().to_json().contains("usage"));
+}
+
+#[test]
+fn completion_chunks_join_to_the_whole() {
+    let record = record(Kind::Completion, true);
+    let mut chunks = Chunks::new(Kind::Completion, &record.job, ACCEPTED, "m", &record.release, false);
+    assert!(chunks.opening().is_none());
+    let parts: Vec<Value> = replay(&record, 0)
+        .unwrap()
+        .iter()
+        .filter_map(|token| chunks.token(token))
+        .map(|chunk| serde_json::to_value(chunk).unwrap())
+        .collect();
+    // The second token shows nothing, and still has its log-probability.
+    assert_eq!(parts.len(), 3);
+    let whole = serde_json::to_value(completion_body(&record, ACCEPTED)).unwrap();
+    let text: String = parts.iter().map(|part| part["choices"][0]["text"].as_str().unwrap()).collect();
+    assert_eq!(text, whole["choices"][0]["text"].as_str().unwrap());
+    for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+        let joined: Vec<Value> =
+            parts.iter().flat_map(|part| part["choices"][0]["logprobs"][list].as_array().unwrap().clone()).collect();
+        assert_eq!(Value::from(joined), whole["choices"][0]["logprobs"][list], "{list}");
+    }
+}
+
+#[test]
+fn a_record_replays_from_every_position() {
+    let record = record(Kind::Chat, false);
+    let event = |position, id, text: &str| TokenEvent { position, id, text: text.into(), logprob: None };
+    let whole = [event(1, 10, "Hé"), event(2, 11, ""), event(3, 12, "llo")];
+    for after in 0..=3u32 {
+        assert_eq!(replay(&record, after).unwrap(), whole[after as usize..]);
+    }
+    let mut damaged = record.clone();
+    damaged.choices[0].ends = vec![3, 2, 6];
+    assert_eq!(replay(&damaged, 0).unwrap_err().position, 2);
+    damaged.choices[0].ends = vec![2, 3, 6]; // inside `é`
+    assert_eq!(replay(&damaged, 0).unwrap_err().position, 1);
+    damaged.choices[0].ends = vec![3, 3];
+    assert_eq!(replay(&damaged, 0).unwrap_err().position, 3);
+}
+
+fn job() -> Job {
+    Job {
+        id: JOB.parse::<JobId>().unwrap(),
+        tenant: TenantId::local(),
+        release: Fingerprint("abcdef0123456789".into()),
+        route: "m".into(),
+        class: Class::Bulk,
+        kind: Kind::Chat,
+        state: JobState::Running,
+        attempt: 2,
+        errors: 1,
+        losses: 0,
+        seed: u64::MAX,
+        metadata: BTreeMap::from([("k".to_owned(), "v".to_owned())]),
+        batch_line: None,
+        error: Some(JobError::new(ErrorCode::EngineFailed, "a step failed")),
+        history: vec![json!({"attempt": 1})],
+        usage: Usage::default(),
+        accepted_at: ACCEPTED,
+        started_at: Some(Timestamp(ACCEPTED.0 + 30)),
+        first_token_at: None,
+        finished_at: None,
+        deadline: Timestamp(ACCEPTED.0 + 3_600_000),
+        record: None,
+        now: ACCEPTED,
+    }
+}
+
+#[test]
+fn a_job_has_the_documented_shape() {
+    let body = serde_json::to_value(job_object(&job(), None)).unwrap();
+    let expected = json!({
+        "id": JOB, "object": "job", "status": "running", "class": "bulk", "type": "chat", "model": "m",
+        "release": "abcdef0123456789",
+        "created_at": "2025-11-29T18:04:14.12Z", "started_at": "2025-11-29T18:04:14.15Z",
+        "first_token_at": null, "finished_at": null, "expires_at": "2025-11-29T19:04:14.12Z",
+        "attempt": 2, "errors": 1, "losses": 0, "seed": -1, "metadata": {"k": "v"}, "usage": null,
+        "error": {"code": "engine_failed", "message": "a step failed", "param": null},
+        "history": [{"attempt": 1}], "result": null,
+        "timings": {"queue_wait_ms": 30, "ttft_ms": null, "tpot_ms": null, "total_ms": null},
+        "urls": {
+            "get": format!("/v1/jobs/{JOB}"),
+            "events": format!("/v1/jobs/{JOB}/events"),
+            "cancel": format!("/v1/jobs/{JOB}/cancel"),
+        },
+    });
+    assert_eq!(body, expected);
+}
+
+#[test]
+fn an_ended_job_carries_its_result_and_times() {
+    let record = record(Kind::Chat, false);
+    let ended = Job {
+        state: JobState::Succeeded,
+        error: None,
+        usage: record.usage,
+        first_token_at: Some(Timestamp(ACCEPTED.0 + 100)),
+        finished_at: Some(Timestamp(ACCEPTED.0 + 131)),
+        ..job()
+    };
+    let body = serde_json::to_value(job_object(&ended, Some(&record))).unwrap();
+    assert_eq!(body["result"]["choices"][0]["message"]["content"], "Héllo");
+    assert_eq!(body["usage"], usage());
+    // Three tokens: two gaps in 31 ms.
+    assert_eq!(body["timings"], json!({"queue_wait_ms": 30, "ttft_ms": 100, "tpot_ms": 15.5, "total_ms": 131}));
+}
+
+#[test]
+fn a_page_names_its_ends() {
+    let empty = serde_json::to_value(JobList::new(&[], false)).unwrap();
+    assert_eq!(empty, json!({"object": "list", "data": [], "first_id": null, "last_id": null, "has_more": false}));
+    let page = serde_json::to_value(JobList::new(&[job()], true)).unwrap();
+    assert_eq!((&page["first_id"], &page["last_id"]), (&json!(JOB), &json!(JOB)));
+}

@@ -1,0 +1,167 @@
+//! The ports: what the rooms need of the outside world. Adapters live in `backends`, with one conformance suite per
+//! port that defines the behaviour; the words here are its summary.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures::stream::BoxStream;
+
+use crate::event::{JobEvent, Signal, WorkerInfo};
+use crate::ids::{JobId, QueueId, TenantId, WorkerId};
+use crate::job::{Accepted, CancelAnswer, Filter, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Wake};
+use crate::outcome::{JobError, Outcome, Usage};
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// The store could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum StoreError {
+    /// It could not be reached: surely nothing was written.
+    #[error("the job store cannot be reached")]
+    Unreachable(#[source] BoxError),
+    /// It did not answer: nobody knows whether the write happened.
+    #[error("the job store did not answer in time")]
+    Unanswered(#[source] BoxError),
+    /// A row is not what this build writes.
+    #[error("the job store holds what this build cannot read: {0}")]
+    Corrupt(String),
+}
+
+impl StoreError {
+    /// True when the write surely did not happen; false when nobody can know.
+    pub fn surely_not_applied(&self) -> bool {
+        match self {
+            StoreError::Unreachable(_) | StoreError::Corrupt(_) => true,
+            StoreError::Unanswered(_) => false,
+        }
+    }
+}
+
+/// The lease is no longer the live one: the job was cancelled, expired, reaped, or ended by another attempt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the lease is no longer live")]
+pub struct LeaseLost;
+
+/// The truth about jobs. Times are the store's clock. Methods that take slices do all of it in one transaction and
+/// answer item by item, in order.
+#[async_trait]
+pub trait JobStore: Send + Sync {
+    /// Accepts jobs: room is taken in the counters, and key, job and event are written, in one transaction that is
+    /// durable before this answers. A refused one writes nothing.
+    async fn accept(&self, jobs: &[NewJob]) -> Result<Vec<Result<Accepted, Refused>>, StoreError>;
+    /// Up to `limit` rows of a queue that want a message now, tenants in turn, oldest first within a tenant; each is
+    /// due again 60 s on. Held rows are never due.
+    async fn due(&self, queue: &QueueId, limit: u32) -> Result<Vec<Wake>, StoreError>;
+    /// Makes queued rows due at once: their publish was not confirmed.
+    async fn wake_now(&self, jobs: &[JobId]) -> Result<(), StoreError>;
+    /// Queued rows of a queue, held ones left out.
+    async fn queued(&self, queue: &QueueId) -> Result<u64, StoreError>;
+    /// The queues that have unfinished jobs.
+    async fn queues(&self) -> Result<Vec<QueueId>, StoreError>;
+    /// Leases the jobs these wake-ups name: `None` where the row is not leasable any more (the caller drops the
+    /// message). Never a job whose lease is live, never past its deadline.
+    async fn lease(&self, wakes: &[Wake], worker: &WorkerId, ttl: Duration) -> Result<Vec<Option<Leased>>, StoreError>;
+    /// Extends live leases; returns the lost ones.
+    async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Vec<Lease>, StoreError>;
+    /// Ends jobs under their leases; durable before this answers.
+    async fn finish(&self, finished: &[(Lease, Outcome)]) -> Result<Vec<Result<(), LeaseLost>>, StoreError>;
+    /// A transient failure: queued again after a backoff with full jitter, or failed when the budget is used up.
+    async fn retry(&self, lease: &Lease, error: &JobError) -> Result<Result<(), LeaseLost>, StoreError>;
+    /// Gives leased jobs back unharmed, due after `delay`; lost leases are passed over.
+    async fn hand_back(&self, leases: &[Lease], delay: Duration) -> Result<(), StoreError>;
+    /// Cancels a queued or running job. Acknowledged means that no result follows.
+    async fn cancel(&self, tenant: &TenantId, job: &JobId) -> Result<CancelAnswer, StoreError>;
+    /// Ends up to `limit` jobs past their deadline and requeues (or quarantines) up to `limit` jobs of dead leases.
+    async fn reap(&self, limit: u32) -> Result<Reaped, StoreError>;
+    /// Books tokens of an attempt that gave no result; allowed after the end of the job, once per attempt.
+    async fn usage(&self, lease: &Lease, usage: Usage) -> Result<(), StoreError>;
+    /// One job with its record's location; `None` also when it is another tenant's.
+    async fn get(&self, tenant: &TenantId, job: &JobId) -> Result<Option<Job>, StoreError>;
+    /// A page of a tenant's jobs, newest first.
+    async fn list(&self, tenant: &TenantId, filter: &Filter) -> Result<Page, StoreError>;
+    /// Takes or keeps the lead of singleton work for `ttl`; false while another holder has it.
+    async fn lead(&self, name: &str, holder: &WorkerId, ttl: Duration) -> Result<bool, StoreError>;
+}
+
+/// What became of a published wake-up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Published {
+    /// The queue has it.
+    Confirmed,
+    /// The queue is full: not now.
+    Full,
+    /// Nobody knows; the row must become due again.
+    Unknown,
+}
+
+/// The queue could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum QueueError {
+    /// It cannot be reached now; jobs wait in the store.
+    #[error("the queue cannot be reached")]
+    Unreachable(#[source] BoxError),
+}
+
+/// A wake-up taken from the queue and not yet acknowledged. Dropping it unacknowledged makes it a loss the store mends
+/// within 60 s.
+#[derive(Debug)]
+pub struct Delivery {
+    /// What it says.
+    pub wake: Wake,
+    /// The adapter's own handle for it.
+    pub tag: u64,
+    /// Which queue it came from.
+    pub queue: QueueId,
+}
+
+/// A bounded cache of wake-ups. It may lose, repeat and reorder; the store mends all of that.
+#[async_trait]
+pub trait Queue: Send + Sync {
+    /// Publishes, one answer each. Never waits for room.
+    async fn publish(&self, wakes: &[(QueueId, Wake)]) -> Vec<Published>;
+    /// Takes up to `max` wake-ups that are there now; never waits for one.
+    async fn take(&self, queue: &QueueId, max: usize) -> Result<Vec<Delivery>, QueueError>;
+    /// The wake-up is dealt with.
+    async fn ack(&self, delivery: Delivery);
+    /// The wake-up was not used: somebody else may have it.
+    async fn put_back(&self, delivery: Delivery);
+    /// Wake-ups that wait in a queue.
+    async fn ready(&self, queue: &QueueId) -> Result<u64, QueueError>;
+    /// Most wake-ups a queue holds.
+    fn limit(&self) -> u64;
+}
+
+/// The bus does not have the asked part of a job's events any more: read the store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the events are no longer on the bus")]
+pub struct Gone;
+
+/// The bus could not be asked.
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    /// It cannot be reached now; readers fall back to the store.
+    #[error("the bus cannot be reached")]
+    Unreachable(#[source] BoxError),
+}
+
+/// Tokens while they come, and short signals. Best effort.
+#[async_trait]
+pub trait Bus: Send + Sync {
+    /// Appends events of running jobs, in order. Old ones are dropped by count and age, never waited for.
+    async fn append(&self, events: &[JobEvent]) -> Result<(), BusError>;
+    /// The events of a job from its current attempt on whose token position is above `after`, gapless: the ones kept,
+    /// then new ones as they come; the stream ends after [`crate::JobEventBody::Ended`], or with `Err(Gone)` when its
+    /// reader was too slow. A job without events yet gives a stream that waits for them.
+    ///
+    /// # Errors
+    /// [`Gone`] when events above `after` were dropped already.
+    async fn events(&self, job: &JobId, after: u32) -> Result<BoxStream<'static, Result<JobEvent, Gone>>, Gone>;
+    /// Tells whoever listens now.
+    async fn tell(&self, signal: Signal);
+    /// Everything told from now on; a slow reader misses some.
+    async fn signals(&self) -> BoxStream<'static, Signal>;
+    /// A worker's sign of life, good for `ttl`.
+    async fn beat(&self, worker: WorkerInfo, ttl: Duration) -> Result<(), BusError>;
+    /// The workers that live now.
+    async fn workers(&self) -> Result<Vec<WorkerInfo>, BusError>;
+}

@@ -1,0 +1,174 @@
+//! The record: one document per finished job, from which results and trajectories are views.
+
+use serde::{Deserialize, Serialize};
+
+use crate::ids::{Fingerprint, JobId};
+use crate::outcome::{FinishReason, Usage};
+use crate::request::{Kind, Request};
+
+/// Largest encoded record that is kept in the job's row; a larger one is staged in the object store.
+pub const INLINE_BYTES: usize = 16 * 1024;
+
+/// Largest document that [`Record::decode`] will unpack.
+const MAX_DECODED_BYTES: usize = 256 * 1024 * 1024;
+
+/// Where a job's encoded record is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RecordLocation {
+    /// In the row: at most [`INLINE_BYTES`] bytes.
+    Inline(Vec<u8>),
+    /// Under this key of the object store.
+    Staged(String),
+}
+
+/// The log-probability of one token, by the model's own distribution (before temperature and filters).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprob {
+    /// The token's text; replacement characters where its bytes are no whole characters.
+    pub token: String,
+    /// Its bytes; absent for tokens that stand for no text.
+    pub bytes: Option<Vec<u8>>,
+    /// Natural logarithm of its probability; always finite, at least -9999.
+    pub logprob: f32,
+    /// The most likely tokens at this position, best first; as many as asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<TopLogprob>,
+}
+
+/// One of the most likely tokens at a position.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TopLogprob {
+    /// The token's text.
+    pub token: String,
+    /// Its bytes.
+    pub bytes: Option<Vec<u8>>,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+/// One generated answer.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct ChoiceRecord {
+    /// Ids of the generated tokens, the ending one included.
+    pub output_ids: Vec<u32>,
+    /// The text that the client sees.
+    pub text: String,
+    /// Length of the visible text in bytes after each token: `ends[i]` belongs to `output_ids[i]`. A stream is rebuilt
+    /// from it exactly as it was sent. Text that was held back at the end belongs to the last token.
+    pub ends: Vec<u32>,
+    /// One entry per token, if asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logprobs: Option<Vec<TokenLogprob>>,
+    /// Why it ends.
+    pub finish_reason: FinishReason,
+    /// The stop string or stop token id that ended it, if one did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop_reason: Option<serde_json::Value>,
+}
+
+/// Milliseconds of one attempt, measured by the worker's monotonic clock from the lease on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AttemptTimings {
+    /// Lease to the start in the engine (rendering, tokenising, waiting for room).
+    pub prepared_ms: u64,
+    /// Lease to the first token.
+    pub first_token_ms: u64,
+    /// Lease to the last token.
+    pub finished_ms: u64,
+}
+
+/// Everything that is kept of a finished job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Record {
+    /// Version of this document: 1.
+    pub v: u32,
+    /// The job.
+    pub job: JobId,
+    /// The attempt that gave this result.
+    pub attempt: u32,
+    /// The release that answered.
+    pub release: Fingerprint,
+    /// Chat or completion.
+    pub kind: Kind,
+    /// Parameters as they were honoured; the input itself is in `prompt_ids` and `prompt_text`.
+    pub request: Request,
+    /// The seed used, given or drawn at acceptance.
+    pub seed: u64,
+    /// The prompt as the model saw it.
+    pub prompt_text: String,
+    /// Its token ids.
+    pub prompt_ids: Vec<u32>,
+    /// The answers; one so far.
+    pub choices: Vec<ChoiceRecord>,
+    /// Tokens used.
+    pub usage: Usage,
+    /// Times of the attempt.
+    pub timings: AttemptTimings,
+}
+
+/// A document that is no record of a version this build reads.
+#[derive(Debug, thiserror::Error)]
+pub enum RecordError {
+    /// Not a zstd frame, or longer unpacked than a record can be.
+    #[error("the stored record could not be unpacked")]
+    Unpack(#[source] std::io::Error),
+    /// Not the JSON of a record.
+    #[error("the stored record could not be read")]
+    Parse(#[source] serde_json::Error),
+}
+
+impl Record {
+    /// The stored form: JSON, compressed with zstd.
+    ///
+    /// # Errors
+    /// [`RecordError`] if a number is not finite (JSON has none such) or memory is out.
+    pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
+        let json = serde_json::to_vec(self).map_err(RecordError::Parse)?;
+        zstd::bulk::compress(&json, 3).map_err(RecordError::Unpack)
+    }
+
+    /// Reads the stored form back.
+    ///
+    /// # Errors
+    /// [`RecordError`] when the bytes are damaged.
+    pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
+        let bound = zstd::bulk::Decompressor::upper_bound(bytes).unwrap_or(MAX_DECODED_BYTES).min(MAX_DECODED_BYTES);
+        let json = zstd::bulk::decompress(bytes, bound).map_err(RecordError::Unpack)?;
+        serde_json::from_slice(&json).map_err(RecordError::Parse)
+    }
+
+    /// SHA-256 over the output ids of the first choice, little-endian: what the last event of a stream carries, so
+    /// that a reader who spliced two attempts knows whether they agreed.
+    pub fn output_hash(&self) -> String {
+        output_hash(self.choices.first().map_or(&[], |choice| &choice.output_ids))
+    }
+}
+
+/// SHA-256 (hexadecimal) over token ids as little-endian 32-bit numbers.
+pub fn output_hash(ids: &[u32]) -> String {
+    use sha2::{Digest, Sha256};
+    let mut hash = Sha256::new();
+    for id in ids {
+        hash.update(id.to_le_bytes());
+    }
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn damaged_bytes_are_an_error() {
+        assert!(Record::decode(b"").is_err());
+        assert!(Record::decode(b"not zstd at all").is_err());
+        let no_record = zstd::bulk::compress(b"{}", 3).unwrap();
+        assert!(matches!(Record::decode(&no_record), Err(RecordError::Parse(_))));
+    }
+
+    #[test]
+    fn the_hash_is_sha256_of_the_ids() {
+        // `printf '\x01\x00\x00\x00' | sha256sum`
+        assert_eq!(output_hash(&[1]), "67abdd721024f0ff4e0b3f4c2fc13bc5bad42d0b7851d456d88d203d15aaa450");
+    }
+}

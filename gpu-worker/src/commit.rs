@@ -1,0 +1,210 @@
+//! Ends jobs in the store: what waits together is finished together, under the fence of each lease.
+//!
+//! At-least-once delivery, exactly-once effect: a result whose lease was lost is booked as waste and dropped.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::record::INLINE_BYTES;
+use contract::{
+    Bus, ErrorCode, Fingerprint, JobError, JobEvent, JobEventBody, JobState, JobStore, Lease, Outcome, Record,
+    RecordLocation, Signal, Usage,
+};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
+use tokio::sync::mpsc;
+
+use crate::collect::Collected;
+use crate::engine::sequence::Ending;
+use crate::live::Live;
+use crate::pump::EventBuffer;
+
+/// Jobs finished in one transaction at most.
+const GROUP: usize = 64;
+
+/// A job that is done with the engine, or never got there.
+pub struct Finished {
+    lease: Lease,
+    usage: Usage,
+    end: End,
+}
+
+enum End {
+    Ran { job: Box<Collected>, ending: Ending },
+    NotPrepared(JobError),
+    NotWanted,
+    DeadlinePassed,
+}
+
+impl Finished {
+    /// A job that left the engine.
+    pub fn from_engine(job: Collected, ending: Ending, usage: Usage) -> Self {
+        Self { lease: job.lease(), usage, end: End::Ran { job: Box::new(job), ending } }
+    }
+
+    /// A job whose request the worker could not prepare.
+    pub fn not_prepared(lease: Lease, error: JobError) -> Self {
+        Self { lease, usage: Usage::default(), end: End::NotPrepared(error) }
+    }
+
+    /// A job that was cancelled or lost before it reached the engine.
+    pub fn not_wanted(lease: Lease) -> Self {
+        Self { lease, usage: Usage::default(), end: End::NotWanted }
+    }
+
+    /// A job whose deadline passed before it reached the engine.
+    pub fn deadline_passed(lease: Lease) -> Self {
+        Self { lease, usage: Usage::default(), end: End::DeadlinePassed }
+    }
+}
+
+/// What is to be written for one job.
+enum Write {
+    Finish(Outcome),
+    Retry(JobError),
+    UsageOnly,
+}
+
+/// What the committer needs.
+pub struct Committer {
+    /// Jobs to end.
+    pub finished: mpsc::UnboundedReceiver<Finished>,
+    /// Where they end.
+    pub store: Arc<dyn JobStore>,
+    /// Where large records are staged.
+    pub objects: Arc<dyn ObjectStore>,
+    /// Who is told.
+    pub bus: Arc<dyn Bus>,
+    /// Where the last event of a job goes, after its tokens.
+    pub events: Arc<EventBuffer>,
+    /// The held jobs.
+    pub live: Arc<Live>,
+    /// What answered.
+    pub release: Fingerprint,
+}
+
+impl Committer {
+    /// Commits until nobody sends any more.
+    pub async fn run(mut self) {
+        let mut group = Vec::new();
+        while self.finished.recv_many(&mut group, GROUP).await > 0 {
+            self.commit(group.drain(..)).await;
+        }
+    }
+
+    async fn commit(&self, group: impl Iterator<Item = Finished>) {
+        let mut outcomes = Vec::new();
+        for finished in group {
+            let Finished { lease, usage, end } = finished;
+            match self.prepare(end, usage).await {
+                Write::Finish(outcome) => outcomes.push((lease, outcome)),
+                Write::Retry(error) => self.retry(lease, &error, usage).await,
+                Write::UsageOnly => self.book(lease, usage).await,
+            }
+        }
+        if !outcomes.is_empty() {
+            self.finish(outcomes).await;
+        }
+    }
+
+    async fn prepare(&self, end: End, usage: Usage) -> Write {
+        match end {
+            End::Ran { job, ending: Ending::Finished { reason, stop } } => {
+                let first_token_ms = job.first_token_ms();
+                let record = job.into_record(self.release.clone(), reason, stop, usage);
+                match self.stage(&record).await {
+                    Ok(record) => Write::Finish(Outcome::Succeeded { record, usage, first_token_ms }),
+                    Err(error) => Write::Retry(error),
+                }
+            }
+            End::Ran { ending: Ending::Dropped, .. } | End::NotWanted => Write::UsageOnly,
+            End::Ran { ending: Ending::DeadlinePassed, .. } | End::DeadlinePassed => {
+                Write::Finish(Outcome::Expired { usage })
+            }
+            End::Ran { ending: Ending::Failed(error), .. } | End::NotPrepared(error) => {
+                if error.code.is_transient() {
+                    Write::Retry(error)
+                } else {
+                    Write::Finish(Outcome::Failed { error, usage })
+                }
+            }
+        }
+    }
+
+    /// Encodes a record and, when it is large, stages it under a key of its own attempt: two attempts never meet.
+    async fn stage(&self, record: &Record) -> Result<RecordLocation, JobError> {
+        let failed = |what: String| JobError::new(ErrorCode::StorageFailed, what);
+        let bytes = record.encode().map_err(|err| failed(format!("the record could not be encoded: {err}")))?;
+        if bytes.len() <= INLINE_BYTES {
+            return Ok(RecordLocation::Inline(bytes));
+        }
+        let key = format!("records/{}/{}.json.zst", record.job, record.attempt);
+        let put = self.objects.put(&key.as_str().into(), PutPayload::from(bytes)).await;
+        put.map_err(|err| failed(format!("the record could not be stored: {err}")))?;
+        Ok(RecordLocation::Staged(key))
+    }
+
+    /// Writes until the store answers: a result is not thrown away because the store was away for a while.
+    async fn finish(&self, outcomes: Vec<(Lease, Outcome)>) {
+        let answers = self.until_answered(|| self.store.finish(&outcomes)).await;
+        for ((lease, outcome), answer) in outcomes.iter().zip(answers) {
+            match (answer, outcome) {
+                (Ok(()), outcome) => self.ended(*lease, state_of(outcome)).await,
+                (Err(_), Outcome::Succeeded { usage, .. } | Outcome::Failed { usage, .. } | Outcome::Expired { usage }) => {
+                    tracing::info!(job.id = %lease.job, attempt = lease.attempt, "a result came after its lease; dropped");
+                    self.book(*lease, *usage).await;
+                }
+            }
+        }
+    }
+
+    async fn ended(&self, lease: Lease, state: JobState) {
+        tracing::debug!(job.id = %lease.job, attempt = lease.attempt, %state, release = self.release.short(), "job ended");
+        self.live.leave(lease);
+        let body = JobEventBody::Ended { state };
+        self.events.push([JobEvent { job: lease.job, attempt: lease.attempt, body }]);
+        self.bus.tell(Signal::Ended { job: lease.job, state }).await;
+    }
+
+    async fn retry(&self, lease: Lease, error: &JobError, usage: Usage) {
+        tracing::warn!(job.id = %lease.job, attempt = lease.attempt, error = %error, "an attempt failed");
+        // A job that may be retried has its tokens booked as those of an attempt without a result.
+        // Nothing is told: the job may be queued again, and a signal would race with its next attempt.
+        if self.until_answered(|| self.store.retry(&lease, error)).await.is_err() {
+            tracing::info!(job.id = %lease.job, attempt = lease.attempt, "the attempt's lease was lost before");
+        }
+        self.book(lease, usage).await;
+    }
+
+    async fn book(&self, lease: Lease, usage: Usage) {
+        if usage != Usage::default() {
+            self.until_answered(|| self.store.usage(&lease, usage)).await;
+        }
+        self.live.leave(lease);
+    }
+
+    async fn until_answered<T, E, F>(&self, mut ask: impl FnMut() -> F) -> T
+    where
+        E: std::error::Error + 'static,
+        F: Future<Output = Result<T, E>>,
+    {
+        let mut backoff = Duration::from_millis(50);
+        loop {
+            match ask().await {
+                Ok(answer) => return answer,
+                Err(err) => {
+                    tracing::warn!(error = &err as &dyn std::error::Error, "a result waits for the store");
+                    tokio::time::sleep(backoff).await;
+                    backoff = (backoff * 2).min(Duration::from_secs(1));
+                }
+            }
+        }
+    }
+}
+
+fn state_of(outcome: &Outcome) -> JobState {
+    match outcome {
+        Outcome::Succeeded { .. } => JobState::Succeeded,
+        Outcome::Failed { .. } => JobState::Failed,
+        Outcome::Expired { .. } => JobState::Expired,
+    }
+}

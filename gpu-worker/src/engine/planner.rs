@@ -1,0 +1,293 @@
+//! Picks who takes part in the next step, with which tokens, and keeps the block tables: plain data, no tensors.
+//!
+//! Invariants: K-1 (free + used = all blocks), K-2 (a planner that is not idle has a plan).
+//! Running sequences are kept oldest first. Blocks run out → the newest is preempted and recomputed later; since sequences
+//! are served oldest first and one alone always fits, the oldest always moves.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use contract::{ErrorCode, JobError};
+
+use super::blocks::{BlockPool, blocks_for};
+use super::plan::{Logits, Span, StepPlan};
+use super::sampler::{Scratch, choose};
+use super::sequence::{Ending, Prepared, Sequence, SequenceId, TokenOutput};
+
+/// How much the engine takes on at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Sequences in the cache at once, at least 1.
+    pub max_sequences: usize,
+    /// Tokens of a step, at least `max_sequences`.
+    pub step_tokens: usize,
+}
+
+/// A sequence that left, and what it had used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Ended {
+    /// Which.
+    pub id: SequenceId,
+    /// Why.
+    pub ending: Ending,
+    /// Tokens of its prompt that were computed at least once.
+    pub prompt_tokens: u32,
+    /// Tokens it generated.
+    pub output_tokens: u32,
+}
+
+/// What a step gave.
+#[derive(Debug, Default)]
+pub struct StepOutput {
+    /// New tokens, at most one per sequence.
+    pub tokens: Vec<TokenOutput>,
+    /// Sequences that left, after their last token.
+    pub ended: Vec<Ended>,
+}
+
+impl StepOutput {
+    /// Whether there is nothing to tell.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty() && self.ended.is_empty()
+    }
+}
+
+/// The sequences and their blocks.
+pub struct Planner {
+    limits: Limits,
+    pool: BlockPool,
+    waiting: VecDeque<Sequence>,
+    running: Vec<Sequence>,
+    preemptions: u64,
+    scratch: Scratch,
+}
+
+impl Planner {
+    /// A planner over an empty pool of `n_blocks`.
+    pub fn new(limits: Limits, n_blocks: usize) -> Self {
+        let limits = Limits {
+            max_sequences: limits.max_sequences.max(1),
+            step_tokens: limits.step_tokens.max(limits.max_sequences).max(1),
+        };
+        Self {
+            limits,
+            pool: BlockPool::new(n_blocks),
+            waiting: VecDeque::new(),
+            running: Vec::new(),
+            preemptions: 0,
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Takes a sequence in; it waits for room. The caller has checked that prompt and output fit the whole pool.
+    pub fn admit(&mut self, prepared: Prepared) {
+        self.waiting.push_back(Sequence::new(prepared));
+    }
+
+    /// Nobody is here.
+    pub fn is_idle(&self) -> bool {
+        self.waiting.is_empty() && self.running.is_empty()
+    }
+
+    /// Sequences in the cache.
+    pub fn n_running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Sequences that wait for room.
+    pub fn n_waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// The blocks' accounting.
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// Sequences preempted since the start.
+    pub fn preemptions(&self) -> u64 {
+        self.preemptions
+    }
+
+    /// Whether a running sequence uses this seed.
+    pub fn is_running_seed(&self, seed: u64) -> bool {
+        self.running.iter().any(|sequence| sequence.prepared.choosing.seed == seed)
+    }
+
+    /// Takes out whoever is not wanted any more or is past its deadline.
+    pub fn sweep(&mut self, now: Instant, out: &mut StepOutput) {
+        let over = |sequence: &Sequence| {
+            if sequence.prepared.mark.is_set() {
+                Some(Ending::Dropped)
+            } else if sequence.prepared.deadline.is_some_and(|deadline| deadline <= now) {
+                Some(Ending::DeadlinePassed)
+            } else {
+                None
+            }
+        };
+        let mut idx = 0;
+        while idx < self.running.len() {
+            match over(&self.running[idx]) {
+                Some(ending) => {
+                    let sequence = self.running.remove(idx);
+                    self.retire(sequence, ending, out);
+                }
+                None => idx += 1,
+            }
+        }
+        let mut idx = 0;
+        while idx < self.waiting.len() {
+            match over(&self.waiting[idx]) {
+                Some(ending) => {
+                    if let Some(sequence) = self.waiting.remove(idx) {
+                        self.retire(sequence, ending, out);
+                    }
+                }
+                None => idx += 1,
+            }
+        }
+    }
+
+    /// The next step, or `None` when idle. Decode tokens of all, then prefill chunks up to the token budget.
+    pub fn plan(&mut self) -> Option<StepPlan> {
+        let mut plan = StepPlan::default();
+        let decoding = self.running.iter().filter(|sequence| sequence.n_pending() == 1).count();
+        let mut prefill_budget = self.limits.step_tokens.saturating_sub(decoding);
+        let mut idx = 0;
+        while idx < self.running.len() {
+            let pending = self.running[idx].n_pending();
+            let take = if pending == 1 { 1 } else { pending.min(prefill_budget) };
+            if take > 0 && self.make_room(idx, take) {
+                if pending > 1 {
+                    prefill_budget -= take;
+                }
+                Self::add_span(&mut plan, &self.running[idx], take);
+            }
+            idx += 1;
+        }
+        while self.running.len() < self.limits.max_sequences && prefill_budget > 0 {
+            let Some(next) = self.waiting.front() else { break };
+            // Room for the prompt and a first token: nobody is let in at another's cost.
+            if !self.running.is_empty() && blocks_for(next.tokens.len() + 1) > self.pool.n_free() {
+                break;
+            }
+            let Some(sequence) = self.waiting.pop_front() else { break };
+            self.running.push(sequence);
+            let idx = self.running.len() - 1;
+            let take = self.running[idx].n_pending().min(prefill_budget);
+            if !self.make_room(idx, take) {
+                break;
+            }
+            prefill_budget -= take;
+            Self::add_span(&mut plan, &self.running[idx], take);
+        }
+        debug_assert!(self.is_idle() || !plan.spans.is_empty(), "K-2: not idle, and no plan");
+        (!plan.spans.is_empty()).then_some(plan)
+    }
+
+    /// Makes the table of `running[idx]` cover `take` more tokens, preempting newer ones if it must.
+    fn make_room(&mut self, idx: usize, take: usize) -> bool {
+        let wanted = self.running[idx].cached + take;
+        loop {
+            if self.running[idx].table.grow_to(wanted, &mut self.pool) {
+                return true;
+            }
+            if idx + 1 >= self.running.len() {
+                return false;
+            }
+            if let Some(mut newest) = self.running.pop() {
+                newest.table.free(&mut self.pool);
+                newest.cached = 0;
+                self.preemptions += 1;
+                self.waiting.push_front(newest);
+            }
+        }
+    }
+
+    fn add_span(plan: &mut StepPlan, sequence: &Sequence, take: usize) {
+        let start = plan.tokens.len();
+        let context = sequence.cached;
+        plan.tokens.extend_from_slice(&sequence.tokens[context..context + take]);
+        plan.positions.extend((context..context + take).map(|position| position as u32));
+        plan.slots.extend((context..context + take).map(|position| sequence.table.slot(position)));
+        plan.spans.push(Span {
+            start: start as u32,
+            len: take as u32,
+            context: context as u32,
+            blocks: sequence.table.blocks().to_vec(),
+        });
+        if context + take == sequence.tokens.len() {
+            plan.logit_rows.push((start + take - 1) as u32);
+        }
+    }
+
+    /// Takes the step's logits in: samples, appends, ends.
+    pub fn commit(&mut self, plan: &StepPlan, logits: &Logits, out: &mut StepOutput) {
+        let mut row = 0;
+        let mut ended: Vec<(usize, Ending)> = Vec::new();
+        let mut planned = plan.spans.iter();
+        for (idx, sequence) in self.running.iter_mut().enumerate() {
+            // Spans are in the order of `running`; a sequence that was passed over has none.
+            let Some(span) = planned.as_slice().first() else { break };
+            if sequence.table.blocks().first() != span.blocks.first() {
+                continue;
+            }
+            planned.next();
+            sequence.cached += span.len as usize;
+            if sequence.cached < sequence.tokens.len() {
+                continue;
+            }
+            let position = sequence.n_output() as u32;
+            let chosen =
+                choose(logits.row(row), &sequence.prepared.choosing, position, sequence.banned(), &mut self.scratch);
+            row += 1;
+            match chosen {
+                Ok(chosen) => {
+                    let (token, ending) = sequence.push(chosen);
+                    out.tokens.push(token);
+                    ended.extend(ending.map(|ending| (idx, ending)));
+                }
+                Err(_) => ended.push((idx, Sequence::not_finite())),
+            }
+        }
+        for (idx, ending) in ended.into_iter().rev() {
+            let sequence = self.running.remove(idx);
+            self.retire(sequence, ending, out);
+        }
+    }
+
+    /// The step failed: its sequences end, the rest go on.
+    pub fn fail(&mut self, plan: &StepPlan, message: &str, out: &mut StepOutput) {
+        let firsts: Vec<u32> = plan.spans.iter().filter_map(|span| span.blocks.first().copied()).collect();
+        let mut idx = 0;
+        while idx < self.running.len() {
+            let planned = self.running[idx].table.blocks().first().is_some_and(|block| firsts.contains(block));
+            if planned {
+                let sequence = self.running.remove(idx);
+                self.retire(sequence, Ending::Failed(JobError::new(ErrorCode::EngineFailed, message)), out);
+            } else {
+                idx += 1;
+            }
+        }
+    }
+
+    /// Ends everybody as dropped: the engine stops.
+    pub fn abort_all(&mut self, out: &mut StepOutput) {
+        for sequence in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.waiting)) {
+            self.retire(sequence, Ending::Dropped, out);
+        }
+    }
+
+    /// The one way out: blocks go back to the pool.
+    fn retire(&mut self, mut sequence: Sequence, ending: Ending, out: &mut StepOutput) {
+        sequence.table.free(&mut self.pool);
+        let n_output = sequence.n_output();
+        let computed = if n_output > 0 { sequence.n_prompt() } else { sequence.cached.min(sequence.n_prompt()) };
+        out.ended.push(Ended {
+            id: sequence.prepared.id,
+            ending,
+            prompt_tokens: computed as u32,
+            output_tokens: n_output as u32,
+        });
+    }
+}

@@ -1,0 +1,22 @@
+//! The GPU worker: the engine (model, paged KV cache, continuous batching, sampling, text) and the loop that pulls
+//! jobs, leases them, runs them and commits what they gave.
+//!
+//! It knows the ports of `contract`, and no adapter of them: which store, queue or bus is behind is the wiring's affair.
+
+pub mod collect;
+pub mod commit;
+pub mod engine;
+pub mod forward;
+pub mod heartbeat;
+pub mod live;
+pub mod load;
+pub mod model;
+pub mod prepare;
+pub mod pump;
+pub mod puller;
+pub mod release;
+pub mod text;
+pub mod worker;
+
+pub use release::{Identified, LoadedRelease, ReleaseError, identify};
+pub use worker::{Deps, WorkerConfig, WorkerError, run};

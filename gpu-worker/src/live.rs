@@ -1,0 +1,132 @@
+//! The jobs this worker holds, from just before the lease is asked for until the commit is answered.
+//!
+//! An entry is there *before* the lease is sent, so a cancel that arrives in between finds something to mark.
+
+use std::collections::HashMap;
+use std::sync::Mutex;
+
+use contract::{JobId, Lease};
+
+use crate::engine::sequence::DropMark;
+
+/// How far a held job is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// The lease is asked for.
+    Leasing,
+    /// Leased: being prepared, or in the engine.
+    Running,
+    /// Out of the engine, its commit not answered yet.
+    Committing,
+}
+
+#[derive(Debug)]
+struct Entry {
+    phase: Phase,
+    mark: DropMark,
+}
+
+/// The map of held jobs; shared by puller, pump, committer and heartbeat.
+#[derive(Debug, Default)]
+pub struct Live {
+    entries: Mutex<HashMap<Lease, Entry>>,
+}
+
+impl Live {
+    fn lock(&self) -> std::sync::MutexGuard<'_, HashMap<Lease, Entry>> {
+        // Every change is a single insert, remove or assignment: a panic elsewhere leaves the map whole.
+        self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Enters a job whose lease is about to be asked for.
+    pub fn enter(&self, lease: Lease) -> DropMark {
+        let mark = DropMark::default();
+        self.lock().insert(lease, Entry { phase: Phase::Leasing, mark: mark.clone() });
+        mark
+    }
+
+    /// The lease was granted: it is to be renewed from now on.
+    pub fn leased(&self, lease: Lease) {
+        self.set_phase(lease, Phase::Running);
+    }
+
+    /// It left the engine: its room is free, its lease still needed.
+    pub fn committing(&self, lease: Lease) {
+        self.set_phase(lease, Phase::Committing);
+    }
+
+    fn set_phase(&self, lease: Lease, phase: Phase) {
+        if let Some(entry) = self.lock().get_mut(&lease) {
+            entry.phase = phase;
+        }
+    }
+
+    /// It is over.
+    pub fn leave(&self, lease: Lease) {
+        self.lock().remove(&lease);
+    }
+
+    /// Marks every attempt of a job: it was cancelled, or has ended elsewhere.
+    pub fn mark_job(&self, job: JobId) {
+        for (lease, entry) in self.lock().iter() {
+            if lease.job == job && entry.phase != Phase::Committing {
+                entry.mark.set();
+            }
+        }
+    }
+
+    /// Marks one lease: it was lost.
+    pub fn mark_lease(&self, lease: Lease) {
+        if let Some(entry) = self.lock().get(&lease) {
+            entry.mark.set();
+        }
+    }
+
+    /// Leases to renew.
+    pub fn leases(&self) -> Vec<Lease> {
+        let entries = self.lock();
+        entries.iter().filter(|(_, entry)| entry.phase != Phase::Leasing).map(|(lease, _)| *lease).collect()
+    }
+
+    /// Jobs that take room in the engine, or are about to.
+    pub fn n_active(&self) -> usize {
+        self.lock().values().filter(|entry| entry.phase != Phase::Committing).count()
+    }
+
+    /// Whether nothing is held at all.
+    pub fn is_empty(&self) -> bool {
+        self.lock().is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cancel_between_asking_and_getting_the_lease_is_seen() {
+        let live = Live::default();
+        let lease = Lease { job: JobId::new(), attempt: 1 };
+        let mark = live.enter(lease);
+        assert!(live.leases().is_empty(), "a lease that is only asked for is not renewed");
+        live.mark_job(lease.job);
+        live.leased(lease);
+        assert!(mark.is_set());
+        assert_eq!(live.leases(), [lease]);
+    }
+
+    #[test]
+    fn room_is_free_at_the_engines_end_and_the_lease_is_kept_to_the_commit() {
+        let live = Live::default();
+        let lease = Lease { job: JobId::new(), attempt: 2 };
+        let mark = live.enter(lease);
+        live.leased(lease);
+        assert_eq!(live.n_active(), 1);
+        live.committing(lease);
+        assert_eq!((live.n_active(), live.leases().len()), (0, 1));
+        live.mark_job(lease.job);
+        assert!(!mark.is_set(), "the commit decides now, not the mark");
+        live.leave(lease);
+        assert!(live.is_empty());
+    }
+}

@@ -1,0 +1,152 @@
+//! From a request to a sequence the engine can run: rendering, tokenising, limits. Runs on the blocking pool, a bounded
+//! number at a time, so that neither the engine nor the event loop waits for it.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use contract::{ErrorCode, Input, JobError, Leased, Prompt};
+
+use crate::engine::sampler::Choosing;
+use crate::engine::sequence::{DropMark, OutputText, Piece, Prepared, SequenceId};
+use crate::text::{Prompts, TextError, TextStream, TextTokenizer};
+
+/// What preparing needs to know of the release.
+#[derive(Clone)]
+pub struct Preparer {
+    /// From requests to token ids.
+    pub prompts: Arc<Prompts>,
+    /// For the output.
+    pub tokenizer: Arc<TextTokenizer>,
+    /// Longest sequence of the model, in tokens.
+    pub context_tokens: usize,
+    /// Tokens that the whole cache holds.
+    pub cache_tokens: usize,
+    /// Entries in the vocabulary.
+    pub vocab_size: usize,
+}
+
+/// A prepared sequence with the prompt it came from.
+pub struct Ready {
+    /// For the engine.
+    pub prepared: Prepared,
+    /// The prompt as text, for the record.
+    pub prompt_text: String,
+}
+
+impl Preparer {
+    /// Renders and tokenises; the sequence ends at the job's deadline.
+    ///
+    /// # Errors
+    /// A permanent [`JobError`] that names the request's field at fault.
+    pub fn prepare(&self, id: SequenceId, leased: &Leased, mark: DropMark, leased_at: Instant) -> Result<Ready, JobError> {
+        let request = &leased.request;
+        let (prompt_text, prompt) = self.prompt_of(&request.input)?;
+        if prompt.is_empty() {
+            return Err(invalid("the prompt is empty: there is nothing to continue", input_param(&request.input)));
+        }
+        let longest = self.context_tokens.min(self.cache_tokens);
+        let room = longest.saturating_sub(prompt.len());
+        let wanted = request.max_tokens.map(|tokens| tokens as usize);
+        if room == 0 || wanted.is_some_and(|wanted| wanted > room) {
+            return Err(self.too_long(prompt.len(), wanted, longest, &request.input));
+        }
+        let max_tokens = wanted.unwrap_or(room) as u32;
+        if let Some(id) = request.stop_token_ids.iter().find(|id| **id as usize >= self.vocab_size) {
+            return Err(invalid(
+                format!("token id {id} is not in the vocabulary of {} tokens", self.vocab_size),
+                "stop_token_ids",
+            ));
+        }
+        let mut end_ids = request.stop_token_ids.clone();
+        if !request.ignore_eos {
+            end_ids.extend_from_slice(self.tokenizer.eos_ids());
+        }
+        let stream = TextStream::new(Arc::clone(&self.tokenizer), request.stop.clone(), false, true);
+        let prepared = Prepared {
+            id,
+            prompt,
+            choosing: Choosing { sampling: request.sampling.clone(), seed: leased.seed, logprobs: request.logprobs },
+            max_tokens,
+            min_tokens: request.min_tokens.min(max_tokens),
+            end_ids,
+            text: Box::new(StreamText { stream: Some(stream), stops: request.stop.clone() }),
+            deadline: leased_at.checked_add(leased.deadline_in),
+            mark,
+        };
+        Ok(Ready { prepared, prompt_text })
+    }
+
+    fn prompt_of(&self, input: &Input) -> Result<(String, Vec<u32>), JobError> {
+        match input {
+            Input::Chat(messages) => {
+                let messages = serde_json::to_value(messages)
+                    .map_err(|err| invalid(format!("the messages cannot be rendered: {err}"), "messages"))?;
+                let prompt = self.prompts.chat(&messages, None, true).map_err(|err| text_error(&err, "messages"))?;
+                Ok((prompt.text, prompt.ids))
+            }
+            Input::Completion(Prompt::Text(text)) => {
+                let prompt = self.prompts.completion(text, true).map_err(|err| text_error(&err, "prompt"))?;
+                Ok((prompt.text, prompt.ids))
+            }
+            Input::Completion(Prompt::Tokens(ids)) => {
+                if let Some(id) = ids.iter().find(|id| **id as usize >= self.vocab_size) {
+                    return Err(invalid(
+                        format!("token id {id} is not in the vocabulary of {} tokens", self.vocab_size),
+                        "prompt",
+                    ));
+                }
+                Ok((String::new(), ids.clone()))
+            }
+        }
+    }
+
+    fn too_long(&self, n_prompt: usize, wanted: Option<usize>, longest: usize, input: &Input) -> JobError {
+        let holds = if longest < self.context_tokens {
+            format!("this server's KV cache holds {longest} tokens (the model could take {})", self.context_tokens)
+        } else {
+            format!("this model's maximum context length is {longest} tokens")
+        };
+        let asked = match wanted {
+            Some(wanted) => format!("{n_prompt} in the prompt and {wanted} for the answer"),
+            None => format!("{n_prompt} in the prompt and at least one for the answer"),
+        };
+        let message = format!("{holds}, and you asked for {asked}: shorten the prompt or lower max_tokens");
+        let param = if n_prompt < longest { "max_tokens" } else { input_param(input) };
+        JobError::new(ErrorCode::ContextLengthExceeded, message).with_param(param)
+    }
+}
+
+fn input_param(input: &Input) -> &'static str {
+    match input {
+        Input::Chat(_) => "messages",
+        Input::Completion(_) => "prompt",
+    }
+}
+
+fn invalid(message: impl Into<String>, param: &str) -> JobError {
+    JobError::new(ErrorCode::InvalidRequest, message).with_param(param)
+}
+
+fn text_error(err: &TextError, param: &str) -> JobError {
+    invalid(err.to_string(), param)
+}
+
+/// A [`TextStream`] as the engine sees it.
+struct StreamText {
+    /// `None` once finished.
+    stream: Option<TextStream>,
+    stops: Vec<String>,
+}
+
+impl OutputText for StreamText {
+    fn push(&mut self, id: u32, watch_stops: bool) -> Piece {
+        let Some(stream) = &mut self.stream else { return Piece::default() };
+        let delta = if watch_stops { stream.push(id) } else { stream.push_ignoring_stops(id) };
+        let stop = delta.stop.map(|hit| self.stops.get(hit.which).cloned().unwrap_or_default());
+        Piece { text: delta.text, stop }
+    }
+
+    fn finish(&mut self) -> String {
+        self.stream.take().map(TextStream::finish).unwrap_or_default()
+    }
+}

@@ -1,0 +1,279 @@
+//! Takes jobs while there is room: messages by weight of their class, then the lease, then the acknowledgement at once.
+//!
+//! Blame for lost workers is narrowed here: a job that lost one runs only among its like, [`COHORT`] at most; a job that
+//! lost two runs alone. While such jobs wait for the others to leave, nothing more is taken.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use contract::{Bus, Class, Delivery, Fingerprint, JobStore, Lease, Leased, Queue, QueueId, Signal, WorkerId};
+use futures::StreamExt;
+use tokio::sync::{Notify, mpsc, watch};
+
+use crate::engine::sequence::DropMark;
+use crate::live::Live;
+
+/// Most jobs that run together after each lost one worker.
+const COHORT: usize = 8;
+/// Behind every wake-up stands a poll.
+const POLL: Duration = Duration::from_millis(200);
+/// Jobs given back because another must run alone first are due again after this.
+const STAND_ASIDE: Duration = Duration::from_secs(1);
+
+/// A leased job on its way to the engine, with the mark that ends it.
+pub struct Start {
+    /// The job.
+    pub leased: Leased,
+    /// Its mark in the live map.
+    pub mark: DropMark,
+    /// When the lease was answered.
+    pub leased_at: std::time::Instant,
+}
+
+/// What the puller needs.
+pub struct Puller {
+    /// Who leases.
+    pub worker: WorkerId,
+    /// What it serves.
+    pub release: Fingerprint,
+    /// Where jobs are leased.
+    pub store: Arc<dyn JobStore>,
+    /// Where wake-ups are.
+    pub queue: Arc<dyn Queue>,
+    /// Where signals come from.
+    pub bus: Arc<dyn Bus>,
+    /// The held jobs.
+    pub live: Arc<Live>,
+    /// Told when room became free.
+    pub room: Arc<Notify>,
+    /// Sequences the engine takes at once.
+    pub capacity: usize,
+    /// Life of a lease.
+    pub lease_ttl: Duration,
+    /// Where leased jobs go.
+    pub starts: mpsc::Sender<Start>,
+    /// True once nothing more is to be taken.
+    pub draining: watch::Receiver<bool>,
+}
+
+/// Smooth weighted round robin over the classes.
+#[derive(Debug, Default)]
+struct Turns {
+    credit: [i64; 3],
+}
+
+impl Turns {
+    /// The class whose turn it is among those that may have messages.
+    fn next(&mut self, may_have: &[bool; 3]) -> Option<usize> {
+        let eligible = || (0..3).filter(|idx| may_have[*idx]);
+        let total: i64 = eligible().map(|idx| i64::from(Class::ALL[idx].weight())).sum();
+        for idx in eligible() {
+            self.credit[idx] += i64::from(Class::ALL[idx].weight());
+        }
+        // The most urgent of equals.
+        let chosen = eligible().rev().max_by_key(|idx| self.credit[*idx])?;
+        self.credit[chosen] -= total;
+        Some(chosen)
+    }
+
+    /// The turn was for nothing: the class has no message. Its credit starts anew, so that an idle class saves nothing up.
+    fn was_empty(&mut self, idx: usize) {
+        self.credit[idx] = 0;
+    }
+}
+
+impl Puller {
+    /// Pulls until draining; then hands back what was taken and not started.
+    pub async fn run(mut self) {
+        let mut signals = self.bus.signals().await;
+        let mut turns = Turns::default();
+        let mut suspects: VecDeque<Start> = VecDeque::new();
+        let mut isolated = false;
+        let mut backoff = Duration::from_millis(50);
+        loop {
+            if *self.draining.borrow() {
+                let leases: Vec<Lease> = suspects.drain(..).map(|start| start.leased.lease).collect();
+                return self.give_back(&leases, Duration::ZERO).await;
+            }
+            // Suspects hold entries in the live map, but no room in the engine.
+            let active = self.live.n_active() - suspects.len();
+            isolated &= active > 0;
+            if !suspects.is_empty() && active == 0 {
+                isolated = true;
+                self.start_cohort(&mut suspects).await;
+            } else if suspects.is_empty() && !isolated && active < self.capacity {
+                match self.take(self.capacity - active, &mut turns, &mut suspects).await {
+                    Ok(0) => {}
+                    Ok(_) => {
+                        backoff = Duration::from_millis(50);
+                        continue;
+                    }
+                    Err(()) => {
+                        tokio::time::sleep(backoff).await;
+                        backoff = (backoff * 2).min(Duration::from_secs(2));
+                    }
+                }
+            }
+            tokio::select! {
+                signal = signals.next() => match signal {
+                    Some(Signal::Cancelled { job } | Signal::Ended { job, .. }) => self.live.mark_job(job),
+                    Some(Signal::Due { .. } | Signal::Ready { .. }) => {}
+                    None => {
+                        tokio::time::sleep(POLL).await;
+                        signals = self.bus.signals().await;
+                    }
+                },
+                () = self.room.notified() => {}
+                _ = self.draining.changed() => {}
+                () = tokio::time::sleep(POLL) => {}
+            }
+        }
+    }
+
+    /// Takes up to `room` messages and leases them. Answers how many messages there were.
+    async fn take(
+        &self,
+        room: usize,
+        turns: &mut Turns,
+        suspects: &mut VecDeque<Start>,
+    ) -> Result<usize, ()> {
+        let mut may_have = [true; 3];
+        let mut deliveries: Vec<Delivery> = Vec::new();
+        while deliveries.len() < room {
+            let Some(idx) = turns.next(&may_have) else { break };
+            let queue = QueueId { release: self.release.clone(), class: Class::ALL[idx] };
+            match self.queue.take(&queue, 1).await {
+                Ok(mut taken) if !taken.is_empty() => deliveries.append(&mut taken),
+                Ok(_) => {
+                    may_have[idx] = false;
+                    turns.was_empty(idx);
+                }
+                Err(err) => {
+                    tracing::warn!(error = &err as &dyn std::error::Error, "no messages could be taken");
+                    may_have[idx] = false;
+                }
+            }
+        }
+        if deliveries.is_empty() {
+            return Ok(0);
+        }
+        let wakes: Vec<_> = deliveries.iter().map(|delivery| delivery.wake).collect();
+        let expected = wakes.iter().map(|wake| Lease { job: wake.job, attempt: wake.attempt + 1 });
+        let marks: Vec<(Lease, DropMark)> = expected.map(|lease| (lease, self.live.enter(lease))).collect();
+        match self.store.lease(&wakes, &self.worker, self.lease_ttl).await {
+            Ok(answers) => {
+                let n_taken = deliveries.len();
+                for delivery in deliveries {
+                    self.queue.ack(delivery).await;
+                }
+                self.start_leased(answers, marks, suspects).await;
+                Ok(n_taken)
+            }
+            Err(err) => {
+                tracing::warn!(error = &err as &dyn std::error::Error, "jobs could not be leased");
+                for (lease, _) in marks {
+                    self.live.leave(lease);
+                }
+                for delivery in deliveries {
+                    self.queue.put_back(delivery).await;
+                }
+                Err(())
+            }
+        }
+    }
+
+    async fn start_leased(
+        &self,
+        answers: Vec<Option<Leased>>,
+        marks: Vec<(Lease, DropMark)>,
+        suspects: &mut VecDeque<Start>,
+    ) {
+        let leased_at = std::time::Instant::now();
+        for (answer, (lease, mark)) in answers.into_iter().zip(marks) {
+            let Some(leased) = answer else {
+                self.live.leave(lease);
+                continue;
+            };
+            self.live.leased(lease);
+            let start = Start { leased, mark, leased_at };
+            if start.leased.losses > 0 {
+                suspects.push_back(start);
+            } else {
+                self.start(start).await;
+            }
+        }
+    }
+
+    async fn start(&self, start: Start) {
+        // The receiver ends only with the worker, and then everything leased is handed back.
+        let _worker_is_gone = self.starts.send(start).await;
+    }
+
+    /// Nobody runs: one twice-suspect job goes alone, or up to [`COHORT`] once-suspect ones together. The rest are given
+    /// back, so that a loss is not charged to jobs that only waited.
+    async fn start_cohort(&self, suspects: &mut VecDeque<Start>) {
+        let cohort: Vec<Start> = match suspects.iter().position(|start| start.leased.losses > 1) {
+            Some(idx) => suspects.remove(idx).into_iter().collect(),
+            None => suspects.drain(..suspects.len().min(COHORT)).collect(),
+        };
+        let rest: Vec<Lease> = suspects.drain(..).map(|start| start.leased.lease).collect();
+        self.give_back(&rest, STAND_ASIDE).await;
+        for start in cohort {
+            tracing::info!(
+                job.id = %start.leased.lease.job,
+                losses = start.leased.losses,
+                "a job whose worker was lost runs apart from others"
+            );
+            self.start(start).await;
+        }
+    }
+
+    async fn give_back(&self, leases: &[Lease], delay: Duration) {
+        if leases.is_empty() {
+            return;
+        }
+        if let Err(err) = self.store.hand_back(leases, delay).await {
+            tracing::warn!(error = &err as &dyn std::error::Error, "jobs could not be handed back; their leases end");
+        }
+        for lease in leases {
+            self.live.leave(*lease);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn turns_follow_the_weights_and_nobody_starves() {
+        let mut turns = Turns::default();
+        let mut counts = [0; 3];
+        let mut longest_wait = 0;
+        let mut since_bulk = 0;
+        for _ in 0..1_200 {
+            let idx = turns.next(&[true; 3]).unwrap();
+            counts[idx] += 1;
+            since_bulk = if idx == 2 { 0 } else { since_bulk + 1 };
+            longest_wait = longest_wait.max(since_bulk);
+        }
+        assert_eq!(counts, [800, 300, 100]);
+        assert!(longest_wait <= 12, "bulk waited {longest_wait} turns");
+    }
+
+    #[test]
+    fn an_empty_class_gives_its_turn_away_and_saves_nothing_up() {
+        let mut turns = Turns::default();
+        for _ in 0..50 {
+            let idx = turns.next(&[true; 3]).unwrap();
+            if idx == 0 {
+                turns.was_empty(0);
+            }
+        }
+        let firsts: Vec<usize> = (0..12).map(|_| turns.next(&[true; 3]).unwrap()).collect();
+        assert!(firsts.iter().filter(|idx| **idx == 0).count() <= 9, "{firsts:?}");
+        assert_eq!(turns.next(&[false, false, true]), Some(2));
+        assert_eq!(turns.next(&[false; 3]), None);
+    }
+}

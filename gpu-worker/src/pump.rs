@@ -1,0 +1,109 @@
+//! Takes what the engine gives at each step and passes it on: tokens to the publisher's buffer, finished jobs to the
+//! committer. It does no I/O itself, so it always keeps up with the engine.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use contract::{Bus, JobEvent, JobEventBody};
+use tokio::sync::{Notify, mpsc};
+
+use crate::collect::Collected;
+use crate::commit::Finished;
+use crate::engine::planner::{Ended, StepOutput};
+use crate::engine::sequence::SequenceId;
+use crate::live::Live;
+use crate::text::TextTokenizer;
+
+/// Events that wait for the bus before the oldest are dropped: the bus is best effort, memory is not.
+const BUFFERED_EVENTS: usize = 65_536;
+
+/// The jobs in the engine by sequence; entered before the engine hears of them.
+pub type Collecting = Arc<Mutex<HashMap<SequenceId, Collected>>>;
+
+/// Events on their way to the bus.
+#[derive(Debug, Default)]
+pub struct EventBuffer {
+    events: Mutex<Vec<JobEvent>>,
+    filled: Notify,
+}
+
+impl EventBuffer {
+    /// Appends events, in order.
+    pub fn push(&self, events: impl IntoIterator<Item = JobEvent>) {
+        let mut buffer = self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        buffer.extend(events);
+        let surplus = buffer.len().saturating_sub(BUFFERED_EVENTS);
+        if surplus > 0 {
+            buffer.drain(..surplus);
+        }
+        drop(buffer);
+        self.filled.notify_one();
+    }
+
+    /// Sends what is there to the bus whenever there is something; never ends.
+    pub async fn publish(&self, bus: &dyn Bus) {
+        loop {
+            self.filled.notified().await;
+            let events = std::mem::take(&mut *self.events.lock().unwrap_or_else(std::sync::PoisonError::into_inner));
+            if events.is_empty() {
+                continue;
+            }
+            if let Err(err) = bus.append(&events).await {
+                tracing::warn!(
+                    error = &err as &dyn std::error::Error,
+                    events = events.len(),
+                    "tokens could not be published; readers get the result from the store"
+                );
+            }
+        }
+    }
+}
+
+/// What the pump needs.
+pub struct Pump {
+    /// What the engine gives.
+    pub outputs: mpsc::Receiver<StepOutput>,
+    /// The jobs in the engine.
+    pub collecting: Collecting,
+    /// For log-probabilities.
+    pub tokenizer: Arc<TextTokenizer>,
+    /// Where events go.
+    pub events: Arc<EventBuffer>,
+    /// Where finished jobs go.
+    pub finished: mpsc::UnboundedSender<Finished>,
+    /// The held jobs.
+    pub live: Arc<Live>,
+    /// Told when room became free.
+    pub room: Arc<Notify>,
+}
+
+impl Pump {
+    /// Pumps until the engine ends.
+    pub async fn run(mut self) {
+        while let Some(output) = self.outputs.recv().await {
+            self.pass_on(output);
+        }
+    }
+
+    fn pass_on(&self, output: StepOutput) {
+        let mut collecting = self.collecting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let mut events = Vec::with_capacity(output.tokens.len());
+        for token in output.tokens {
+            if let Some(job) = collecting.get_mut(&token.id) {
+                let body = JobEventBody::Token(job.push(token, &self.tokenizer));
+                events.push(JobEvent { job: job.lease().job, attempt: job.lease().attempt, body });
+            }
+        }
+        if !events.is_empty() {
+            self.events.push(events);
+        }
+        for Ended { id, ending, prompt_tokens, output_tokens } in output.ended {
+            let Some(job) = collecting.remove(&id) else { continue };
+            self.live.committing(job.lease());
+            self.room.notify_one();
+            let usage = contract::Usage { prompt_tokens, cached_tokens: 0, output_tokens };
+            // Unbounded by type, bounded by the live map: a job leaves it only when its commit is answered.
+            let _committer_is_gone = self.finished.send(Finished::from_engine(job, ending, usage));
+        }
+    }
+}

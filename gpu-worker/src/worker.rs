@@ -1,0 +1,295 @@
+//! The worker's whole: puller → prepare → engine → pump → committer, with the heartbeat beside them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use contract::{Bus, JobEvent, JobEventBody, JobStore, Lease, Queue, WorkerId};
+use object_store::ObjectStore;
+use tokio::sync::{Notify, Semaphore, mpsc, watch};
+
+use crate::collect::Collected;
+use crate::commit::{Committer, Finished};
+use crate::engine::fault::FaultPoint;
+use crate::engine::planner::Limits;
+use crate::engine::sequence::SequenceId;
+use crate::engine::{self, Command, EngineStatus};
+use crate::heartbeat::{Heartbeat, Identity};
+use crate::live::Live;
+use crate::prepare::Preparer;
+use crate::pump::{Collecting, EventBuffer, Pump};
+use crate::puller::{Puller, Start};
+use crate::release::LoadedRelease;
+
+/// The ports a worker needs.
+#[derive(Clone)]
+pub struct Deps {
+    /// Where jobs are leased and finished.
+    pub store: Arc<dyn JobStore>,
+    /// Where wake-ups are.
+    pub queue: Arc<dyn Queue>,
+    /// Where tokens and signals go.
+    pub bus: Arc<dyn Bus>,
+    /// Where large records are staged.
+    pub objects: Arc<dyn ObjectStore>,
+}
+
+/// How a worker runs.
+#[derive(Debug, Clone, Copy)]
+pub struct WorkerConfig {
+    /// Sequences and tokens the engine takes at once.
+    pub limits: Limits,
+    /// Life of a lease; renewed at a third of it.
+    pub lease_ttl: Duration,
+    /// At the end: how long running jobs may take to finish before they are handed back.
+    pub drain_grace: Duration,
+    /// Requests rendered and tokenised at once.
+    pub preparing: usize,
+}
+
+/// Why a worker ended by itself.
+#[derive(Debug, thiserror::Error)]
+pub enum WorkerError {
+    /// A thread could not be started.
+    #[error("the worker could not start a thread")]
+    Thread(#[source] std::io::Error),
+    /// The engine's thread is gone: its jobs are leased elsewhere once their leases end.
+    #[error("the engine has died")]
+    EngineDied,
+}
+
+/// Runs a worker until `shutdown`; then drains: takes nothing more, lets running jobs finish within the grace period, and
+/// hands the rest back without spending an attempt. `on_ready` is called once, when the engine takes jobs.
+///
+/// # Errors
+/// [`WorkerError`]; the process should end then, so that somebody starts it anew.
+pub async fn run(
+    deps: Deps,
+    release: LoadedRelease,
+    config: WorkerConfig,
+    on_ready: impl FnOnce(Arc<EngineStatus>),
+    shutdown: impl Future<Output = ()>,
+) -> Result<(), WorkerError> {
+    let worker = WorkerId::unique();
+    let LoadedRelease { served, tokenizer, prompts, forward, cache_tokens } = release;
+    let preparer = Preparer {
+        prompts,
+        tokenizer: Arc::clone(&tokenizer),
+        context_tokens: forward.context_tokens(),
+        vocab_size: forward.vocab_size(),
+        cache_tokens,
+    };
+    let mut engine =
+        engine::spawn(forward, config.limits, FaultPoint::from_env()).map_err(WorkerError::Thread)?;
+    let outputs = std::mem::replace(&mut engine.outputs, mpsc::channel(1).1);
+    let live = Arc::new(Live::default());
+    let events = Arc::new(EventBuffer::default());
+    let collecting: Collecting = Arc::new(Mutex::new(HashMap::new()));
+    let room = Arc::new(Notify::new());
+    let (draining, is_draining) = watch::channel(false);
+    let (starts, to_start) = mpsc::channel(config.limits.max_sequences.max(1));
+    let (finished, to_commit) = mpsc::unbounded_channel();
+
+    let heartbeat = Heartbeat {
+        store: Arc::clone(&deps.store),
+        bus: Arc::clone(&deps.bus),
+        live: Arc::clone(&live),
+        status: Arc::clone(&engine.status),
+        identity: Identity {
+            id: worker.clone(),
+            release: served.release.clone(),
+            model: served.name.clone(),
+            capacity: config.limits.max_sequences as u32,
+        },
+        lease_ttl: config.lease_ttl,
+        draining: is_draining.clone(),
+    };
+    let beating = heartbeat.start().map_err(WorkerError::Thread)?;
+    let puller = Puller {
+        worker: worker.clone(),
+        release: served.release.clone(),
+        store: Arc::clone(&deps.store),
+        queue: Arc::clone(&deps.queue),
+        bus: Arc::clone(&deps.bus),
+        live: Arc::clone(&live),
+        room: Arc::clone(&room),
+        capacity: config.limits.max_sequences,
+        lease_ttl: config.lease_ttl,
+        starts,
+        draining: is_draining,
+    };
+    let starter = Starter {
+        to_start,
+        preparer,
+        commands: engine.commands.clone(),
+        collecting: Arc::clone(&collecting),
+        events: Arc::clone(&events),
+        finished: finished.clone(),
+        permits: Arc::new(Semaphore::new(config.preparing.max(1))),
+        live: Arc::clone(&live),
+        room: Arc::clone(&room),
+    };
+    let pump = Pump {
+        outputs,
+        collecting,
+        tokenizer,
+        events: Arc::clone(&events),
+        finished,
+        live: Arc::clone(&live),
+        room,
+    };
+    let committer = Committer {
+        finished: to_commit,
+        store: Arc::clone(&deps.store),
+        objects: Arc::clone(&deps.objects),
+        bus: Arc::clone(&deps.bus),
+        events: Arc::clone(&events),
+        live: Arc::clone(&live),
+        release: served.release.clone(),
+    };
+    tracing::info!(worker = %worker, release = served.release.short(), model = %served.name, "worker ready");
+    on_ready(Arc::clone(&engine.status));
+
+    let pulling = tokio::spawn(puller.run());
+    let starting = tokio::spawn(starter.run());
+    let committing = tokio::spawn(committer.run());
+    let publishing = tokio::spawn({
+        let bus = Arc::clone(&deps.bus);
+        async move { events.publish(bus.as_ref()).await }
+    });
+    let mut pumping = tokio::spawn(pump.run());
+
+    let died = tokio::select! {
+        () = shutdown => false,
+        _ = &mut pumping => true,
+    };
+    // Nobody listens any more only if the puller and the heartbeat are gone.
+    let _nobody_pulls = draining.send(true);
+    let _pulled = pulling.await;
+    if !died {
+        drain(&deps, &live, config.drain_grace).await;
+    }
+    // The engine stops when told, or is gone already.
+    let _engine_is_gone = engine.commands.send(Command::Stop).await;
+    let _pumped = tokio::time::timeout(Duration::from_secs(5), &mut pumping).await;
+    let _started = tokio::time::timeout(Duration::from_secs(5), starting).await;
+    let _committed = tokio::time::timeout(Duration::from_secs(5), committing).await;
+    publishing.abort();
+    drop(beating);
+    let ended_well = tokio::task::spawn_blocking(move || engine.join()).await.unwrap_or(false);
+    if died || !ended_well { Err(WorkerError::EngineDied) } else { Ok(()) }
+}
+
+/// Waits for running jobs, then hands back what is left.
+async fn drain(deps: &Deps, live: &Live, grace: Duration) {
+    let deadline = tokio::time::Instant::now() + grace;
+    while !live.is_empty() && tokio::time::Instant::now() < deadline {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let left: Vec<Lease> = live.leases();
+    if left.is_empty() {
+        return;
+    }
+    tracing::info!(jobs = left.len(), "the grace period is over: handing jobs back");
+    // First the store, then the mark: a job is queued again before its sequence ends, and a result that comes in
+    // between meets the fence.
+    if let Err(err) = deps.store.hand_back(&left, Duration::ZERO).await {
+        tracing::warn!(error = &err as &dyn std::error::Error, "jobs could not be handed back; their leases end");
+    }
+    for lease in left {
+        live.mark_lease(lease);
+    }
+}
+
+/// Prepares leased jobs and starts them in the engine.
+struct Starter {
+    to_start: mpsc::Receiver<Start>,
+    preparer: Preparer,
+    commands: mpsc::Sender<Command>,
+    collecting: Collecting,
+    events: Arc<EventBuffer>,
+    finished: mpsc::UnboundedSender<Finished>,
+    permits: Arc<Semaphore>,
+    live: Arc<Live>,
+    room: Arc<Notify>,
+}
+
+/// Sequence names are unique in this process.
+static NEXT_SEQUENCE: AtomicU64 = AtomicU64::new(1);
+
+impl Starter {
+    async fn run(mut self) {
+        while let Some(start) = self.to_start.recv().await {
+            let lease = start.leased.lease;
+            self.events.push([JobEvent { job: lease.job, attempt: lease.attempt, body: JobEventBody::Started }]);
+            let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
+            let preparer = self.preparer.clone();
+            let ending = Ending {
+                finished: self.finished.clone(),
+                live: Arc::clone(&self.live),
+                room: Arc::clone(&self.room),
+            };
+            let commands = self.commands.clone();
+            let collecting = Arc::clone(&self.collecting);
+            tokio::spawn(async move {
+                let prepared = tokio::task::spawn_blocking(move || {
+                    let _permit = permit;
+                    prepare(&preparer, start)
+                });
+                let prepared = prepared.await.unwrap_or_else(|panic| {
+                    let message = format!("the request could not be prepared: {panic}");
+                    let error = contract::JobError::new(contract::ErrorCode::InvalidRequest, message);
+                    Err(Finished::not_prepared(lease, error))
+                });
+                match prepared {
+                    Ok((job, prepared)) => {
+                        let entry = |collecting: &Collecting, job| {
+                            let mut jobs = collecting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                            jobs.insert(prepared.id, job);
+                        };
+                        entry(&collecting, job);
+                        // A closed channel means that the engine is gone, and with it the process.
+                        let _engine_is_gone = commands.send(Command::Start(Box::new(prepared))).await;
+                    }
+                    Err(finished) => ending.tell(lease, finished),
+                }
+            });
+        }
+    }
+}
+
+/// How a job ends that never reaches the engine.
+struct Ending {
+    finished: mpsc::UnboundedSender<Finished>,
+    live: Arc<Live>,
+    room: Arc<Notify>,
+}
+
+impl Ending {
+    fn tell(&self, lease: Lease, finished: Finished) {
+        self.live.committing(lease);
+        self.room.notify_one();
+        let _committer_is_gone = self.finished.send(finished);
+    }
+}
+
+fn prepare(
+    preparer: &Preparer,
+    start: Start,
+) -> Result<(Collected, engine::sequence::Prepared), Finished> {
+    let Start { leased, mark, leased_at } = start;
+    let lease = leased.lease;
+    if mark.is_set() {
+        return Err(Finished::not_wanted(lease));
+    }
+    if leased_at.elapsed() >= leased.deadline_in {
+        return Err(Finished::deadline_passed(lease));
+    }
+    let id = SequenceId(NEXT_SEQUENCE.fetch_add(1, Ordering::Relaxed));
+    let ready = preparer
+        .prepare(id, &leased, mark, leased_at)
+        .map_err(|error| Finished::not_prepared(lease, error))?;
+    let collected = Collected::new(leased, leased_at, ready.prompt_text, ready.prepared.prompt.clone());
+    Ok((collected, ready.prepared))
+}

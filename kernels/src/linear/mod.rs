@@ -1,0 +1,163 @@
+//! Products of activations with packed weight matrices.
+
+mod float;
+mod form;
+mod ggml;
+mod pack;
+mod product;
+mod quantise;
+
+use candle_core::quantized::GgmlDType;
+use candle_core::{CpuStorage, CustomOp1, Layout, Shape, Tensor};
+
+use crate::error::{KernelError, Result};
+use crate::path::Path;
+use crate::tensors::{check_f32, cpu_slice};
+use float::transpose;
+use pack::Weights;
+pub(crate) use product::rows_of;
+use quantise::Rounded;
+
+const OP: &str = "packed_linear";
+
+/// One weight matrix `[n, k]`, repacked once at load for the products of a step.
+///
+/// Quantised weights keep the exact values of their file format. Activations are rounded to signed bytes per block of
+/// 32 along `k` (scale: largest magnitude / 127; nearest, ties to even), multiplied as integers, and summed in f32 in
+/// the order of `k`. Float weights are multiplied as f32. The result for a row is bit-equal whatever other rows are in
+/// the call. A row with a value that is not finite gives only NaN for quantised weights.
+#[derive(Debug)]
+pub struct PackedLinear {
+    weights: Weights,
+    n: usize,
+    k: usize,
+}
+
+impl PackedLinear {
+    /// Repacks `n` rows of `k` values from their file format, exactly: no value is rounded again.
+    ///
+    /// # Errors
+    /// [`KernelError::Format`] when the format has no packed form, `k` does not fit it, or the bytes do not fit `n * k`;
+    /// [`KernelError::Path`] when the environment forces instructions that cannot be had.
+    pub fn from_ggml(dtype: GgmlDType, blocks: &[u8], n: usize, k: usize) -> Result<Self> {
+        Path::current()?;
+        Ok(Self { weights: Weights::from_ggml(dtype, blocks, n, k)?, n, k })
+    }
+
+    /// Outputs.
+    #[must_use]
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// Inputs.
+    #[must_use]
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// How the matrix lies in memory, for logs: file format, then the packed form.
+    #[must_use]
+    pub fn format_name(&self) -> &'static str {
+        self.weights.format_name()
+    }
+
+    /// Bytes of the packed form.
+    #[must_use]
+    pub fn packed_bytes(&self) -> usize {
+        self.weights.bytes()
+    }
+
+    /// `x [m, k]` times the transpose of this matrix, `[m, n]`.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] unless `x` is a contiguous f32 `[m, k]` with `m` at least 1;
+    /// [`KernelError::Unsupported`] when `x` is not on the CPU.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        check(&[self], x)?;
+        Ok(x.apply_op1_no_bwd(self)?)
+    }
+
+    /// The products of one `x` with several matrices of the same `k`: the activations are rounded once.
+    ///
+    /// # Errors
+    /// As [`PackedLinear::forward`].
+    pub fn forward_many(layers: &[&PackedLinear], x: &Tensor) -> Result<Vec<Tensor>> {
+        let m = check(layers, x)?;
+        let path = Path::current()?;
+        let products = cpu_slice(OP, x, |x| {
+            let mut inputs = Inputs::new(path, x, m);
+            layers.iter().map(|layer| inputs.multiply(layer)).collect::<Vec<_>>()
+        })?;
+        let tensors = layers.iter().zip(products);
+        tensors.map(|(layer, product)| Ok(Tensor::from_vec(product, (m, layer.n), x.device())?)).collect()
+    }
+}
+
+/// Refuses what the matrices cannot take; answers the number of rows.
+fn check(layers: &[&PackedLinear], x: &Tensor) -> Result<usize> {
+    let &[m, _] = x.dims() else {
+        return Err(KernelError::shape(OP, format!("x has shape {:?}, expected [m, k]", x.dims())));
+    };
+    if m == 0 {
+        return Err(KernelError::shape(OP, "x has no rows"));
+    }
+    for layer in layers {
+        check_f32(OP, "x", x, &[m, layer.k])?;
+    }
+    cpu_slice(OP, x, |_| m)
+}
+
+impl CustomOp1 for PackedLinear {
+    fn name(&self) -> &'static str {
+        OP
+    }
+
+    fn cpu_fwd(&self, storage: &CpuStorage, layout: &Layout) -> candle_core::Result<(CpuStorage, Shape)> {
+        let x = match (storage, layout.contiguous_offsets()) {
+            (CpuStorage::F32(values), Some((start, end))) => &values[start..end],
+            _ => candle_core::bail!("{OP}: x must be contiguous f32"),
+        };
+        let path = Path::current().map_err(candle_core::Error::wrap)?;
+        let m = x.len() / self.k;
+        let product = Inputs::new(path, x, m).multiply(self);
+        Ok((CpuStorage::F32(product), Shape::from((m, self.n))))
+    }
+}
+
+/// Activations in the forms that the matrices of one call need, each made at most once.
+struct Inputs<'a> {
+    path: Path,
+    x: &'a [f32],
+    m: usize,
+    rounded: Option<Rounded>,
+    columns: Option<Vec<f32>>,
+}
+
+impl<'a> Inputs<'a> {
+    fn new(path: Path, x: &'a [f32], m: usize) -> Self {
+        Self { path, x, m, rounded: None, columns: None }
+    }
+
+    /// The rows as bytes, for quantised matrices.
+    fn rounded(&mut self) -> &Rounded {
+        let Self { path, x, m, .. } = *self;
+        self.rounded.get_or_insert_with(|| Rounded::new(path, x, m, x.len() / m))
+    }
+
+    /// The rows as `[k][m]`, for float matrices.
+    fn columns(&mut self) -> &[f32] {
+        let Self { x, m, .. } = *self;
+        self.columns.get_or_insert_with(|| transpose(x, m, x.len() / m))
+    }
+
+    /// `[m, n]` products with `layer`.
+    fn multiply(&mut self, layer: &PackedLinear) -> Vec<f32> {
+        let mut out = vec![0.0; self.m * layer.n];
+        layer.weights.multiply(self, layer.n, &mut out);
+        out
+    }
+}
+
+#[cfg(test)]
+mod tests;

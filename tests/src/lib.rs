@@ -1,0 +1,1 @@
+//! Placeholder line, replaced by the room's own text.
