@@ -43,3 +43,42 @@ pub(crate) async fn frame(State(state): State<AppState>, request: Request, next:
     );
     response
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use axum::Router;
+    use axum::body::Body;
+    use axum::routing::get;
+    use tower::ServiceExt;
+
+    use super::*;
+    use crate::{Deps, Limits};
+
+    async fn boom() -> Response {
+        panic!("a handler's bug")
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_500_in_the_envelope() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = AppState::new(Deps {
+            store: Arc::new(backends::SqliteStore::open(folder.path().join("jobs.db")).await.unwrap()),
+            queue: Arc::new(backends::InProcessQueue::default()),
+            bus: Arc::new(backends::InProcessBus::default()),
+            objects: Arc::new(backends::local_objects(folder.path()).unwrap()),
+            models: Vec::new(),
+            limits: Limits::default(),
+        });
+        let layer = axum::middleware::from_fn_with_state(state.clone(), frame);
+        let router: Router = Router::new().route("/boom", get(boom)).layer(layer).with_state(state);
+        let request = Request::get("/boom").header("x-request-id", "r1").body(Body::empty()).unwrap();
+        let response = router.oneshot(request).await.unwrap();
+        assert_eq!((response.status().as_u16(), &response.headers()["x-request-id"]), (500, &"r1".parse().unwrap()));
+        let body = axum::body::to_bytes(response.into_body(), 10_000).await.unwrap();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["code"], "internal_error");
+        assert!(!body.to_string().contains("bug"));
+    }
+}

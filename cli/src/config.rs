@@ -61,3 +61,6 @@ pub struct ConfigArgs {
 pub fn load(args: &ConfigArgs, flags: Flags) -> Result<Loaded, ConfigError> {
     layers::resolve(layers::find_file(args.config.as_deref())?, std::env::vars_os(), flags)
 }
+
+#[cfg(test)]
+pub use layers::resolve as load_from;

@@ -9,7 +9,7 @@ use backends::{BackendUrls, Backends};
 use contract::{ServedModel, WorkerId};
 use gpu_worker::engine::EngineStatus;
 use gpu_worker::engine::planner::Limits;
-use gpu_worker::{Identified, WorkerConfig};
+use gpu_worker::{Identified, LoadedRelease, WorkerConfig};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -33,6 +33,17 @@ pub async fn find_model(name_or_path: &str) -> anyhow::Result<Model> {
     let identified = tokio::task::spawn_blocking(move || gpu_worker::identify(&path, &name, &sha256)).await??;
     let served = identified.served.clone();
     Ok(Model { identified, served })
+}
+
+impl Model {
+    /// Loads the weights with a cache of at least `n_tokens`.
+    ///
+    /// # Errors
+    /// As the loader says.
+    pub async fn load_for_tokens(self, n_tokens: usize) -> anyhow::Result<LoadedRelease> {
+        let mib = self.identified.kv_cache_mib_for(n_tokens);
+        Ok(tokio::task::spawn_blocking(move || self.identified.load(mib, &mut |_, _| {})).await??)
+    }
 }
 
 /// Opens store, queue, bus and objects under one data folder, which stays locked as long as they live.
@@ -127,6 +138,13 @@ async fn work(
     let ready = |status| drop(on_ready.send_replace(Some(status)));
     gpu_worker::run(deps, loaded, worker_config, ready, turned_on(stop)).await?;
     Ok(())
+}
+
+/// Ends when the worker or the scheduler has ended by itself.
+pub async fn ended(running: &Running) {
+    while !running.worker.is_finished() && !running.scheduler.is_finished() {
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
+    }
 }
 
 /// Ends when the flag is true, or nobody can set it any more.

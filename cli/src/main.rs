@@ -1,11 +1,20 @@
 //! The `penstock` binary.
+#![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod bench;
+mod client;
 mod config;
+mod embedded;
 mod folders;
 mod http;
+mod logging;
 mod model;
+mod records;
+mod score;
+mod serve;
 mod suggest;
 mod terminal;
+mod threads;
 
 use std::process::ExitCode;
 
@@ -23,27 +32,49 @@ struct Cli {
 
 #[derive(Debug, clap::Subcommand)]
 enum Command {
+    Serve(serve::ServeArgs),
+    Score(score::ScoreArgs),
+    #[command(subcommand)]
+    Bench(bench::BenchCommand),
     #[command(subcommand)]
     Model(model::ModelCommand),
     Config(config::show::ConfigCommand),
+    #[command(flatten)]
+    Client(client::ClientCommand),
 }
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let cli = Cli::parse();
-    let outcome = match &cli.command {
-        Command::Model(command) => model::run(command).await,
-        Command::Config(command) => (|| {
-            config::show::run(command, &config::load(&cli.config, config::Flags::default())?)?;
-            Ok(true)
-        })(),
-    };
-    match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+    match run(cli).await {
+        Ok(code) => code,
         Err(error) => {
             terminal::say(&format!("error: {error:#}"));
             ExitCode::FAILURE
+        }
+    }
+}
+
+async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
+    let done = |well: bool| if well { ExitCode::SUCCESS } else { ExitCode::FAILURE };
+    match &cli.command {
+        Command::Serve(args) => serve::run(args, &cli.config).await.map(done),
+        Command::Score(args) => {
+            logging::start_quiet();
+            score::run(args, &cli.config).await.map(done)
+        }
+        Command::Bench(command) => {
+            logging::start_quiet();
+            bench::run(command, &cli.config).await.map(done)
+        }
+        Command::Model(command) => model::run(command).await,
+        Command::Config(command) => {
+            config::show::run(command, &config::load(&cli.config, config::Flags::default())?)?;
+            Ok(ExitCode::SUCCESS)
+        }
+        Command::Client(command) => {
+            let loaded = config::load(&cli.config, command.server_args().flags())?;
+            client::run(command, &loaded.config.client).await
         }
     }
 }

@@ -13,6 +13,11 @@ const CHUNK: usize = 256;
 const BATCHES: [usize; 5] = [1, 4, 16, 32, 64];
 
 fn main() {
+    // A thread of its own, as in the engine: the allocator treats the main thread differently.
+    std::thread::spawn(measure).join().unwrap();
+}
+
+fn measure() {
     let mut args = std::env::args().skip(1);
     let path = args.next().expect("usage: step_time MODEL.gguf [CONTEXT]");
     let context: usize = args.next().map_or(150, |context| context.parse().unwrap());
@@ -24,6 +29,7 @@ fn main() {
 
     let blocks = |seat: usize| (seat * blocks_each..(seat + 1) * blocks_each).map(|block| block as u32).collect::<Vec<_>>();
     let ids: Vec<u32> = (0..2 * CHUNK as u32).map(|i| 1000 + i * 37 % 20_000).collect();
+    let mut faults = page_faults();
     let prefill = best(5, || {
         let mut plan = StepPlan::default();
         push_span(&mut plan, &ids[..CHUNK], 0, &blocks(0), CHUNK - 1..CHUNK);
@@ -37,6 +43,8 @@ fn main() {
     });
     println!("prefill {CHUNK} at {CHUNK}:  {:7.1} tokens/s", CHUNK as f64 / prefill.as_secs_f64());
 
+    println!("{} page faults a step", (page_faults() - faults) / 8);
+    faults = page_faults();
     for batch in BATCHES {
         let steps: Vec<Duration> = (0..12)
             .map(|nth| {
@@ -47,6 +55,8 @@ fn main() {
                 step(&mut forward, &plan)
             })
             .collect();
+        println!("{} page faults a step", (page_faults() - faults) / 12);
+        faults = page_faults();
         let mut sorted = steps.clone();
         sorted.sort();
         let median = sorted[sorted.len() / 2].as_secs_f64();
@@ -64,6 +74,13 @@ fn step(forward: &mut CandleForward, plan: &StepPlan) -> Duration {
     let logits = forward.step(plan).unwrap();
     assert!(logits.data.iter().step_by(997).all(|logit| logit.is_finite()));
     start.elapsed()
+}
+
+/// Page faults of this process so far that needed no disk; 0 where the system does not tell.
+fn page_faults() -> u64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(')').next().unwrap_or_default();
+    after_name.split_whitespace().nth(7).and_then(|field| field.parse().ok()).unwrap_or(0)
 }
 
 fn best(n: usize, mut run: impl FnMut() -> Duration) -> Duration {

@@ -1,6 +1,6 @@
 //! Takes jobs while there is room: messages by weight of their class, then the lease, then the acknowledgement at once.
 //!
-//! Blame for lost workers is narrowed here: a job that lost one runs only among its like, [`COHORT`] at most; a job that
+//! Blame for lost workers is narrowed here: a job that lost one runs only among its like, eight at most; a job that
 //! lost two runs alone. While such jobs wait for the others to leave, nothing more is taken.
 
 use std::collections::VecDeque;
@@ -210,7 +210,7 @@ impl Puller {
         let _worker_is_gone = self.starts.send(start).await;
     }
 
-    /// Nobody runs: one twice-suspect job goes alone, or up to [`COHORT`] once-suspect ones together. The rest are given
+    /// Nobody runs: one twice-suspect job goes alone, or up to eight once-suspect ones together. The rest are given
     /// back, so that a loss is not charged to jobs that only waited.
     async fn start_cohort(&self, suspects: &mut VecDeque<Start>) {
         let cohort: Vec<Start> = match suspects.iter().position(|start| start.leased.losses > 1) {

@@ -112,6 +112,12 @@ fn numerics(header: &GgufHeader) -> String {
 }
 
 impl Identified {
+    /// MiB of cache that hold `n_tokens`, with a little to spare.
+    pub fn kv_cache_mib_for(&self, n_tokens: usize) -> u64 {
+        let n_blocks = n_tokens.div_ceil(BLOCK_TOKENS).max(8) as u64 + 8;
+        (n_blocks * self.config.kv_bytes_per_block() as u64).div_ceil(1024 * 1024)
+    }
+
     /// Loads the weights and makes the cache. Blocks for as long as the disk and the repacking take.
     ///
     /// # Errors

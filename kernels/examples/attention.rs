@@ -16,9 +16,16 @@ const HEAD_DIM: usize = 64;
 
 fn main() -> Result<(), Box<dyn Error>> {
     println!("path {}", kernels::cpu_path());
-    for (sequences, len, context) in
-        [(1, 1, 200), (16, 1, 200), (64, 1, 200), (1, 1, 8192), (16, 1, 2048), (1, 128, 128), (1, 128, 2048), (1, 256, 8192)]
-    {
+    for (sequences, len, context) in [
+        (1, 1, 200),
+        (16, 1, 200),
+        (64, 1, 200),
+        (1, 1, 8192),
+        (16, 1, 2048),
+        (1, 128, 128),
+        (1, 128, 2048),
+        (1, 256, 8192),
+    ] {
         let blocks_each = usize::div_ceil(context, BLOCK_TOKENS);
         let mut layer = KvLayer::new(blocks_each * sequences, KV_HEADS, HEAD_DIM, &Device::Cpu)?;
         let n_slots = blocks_each * sequences * BLOCK_TOKENS;

@@ -64,7 +64,12 @@ pub fn add_bias(x: &Tensor, bias: &Tensor) -> Result<Tensor> {
         let mut sums = vec![0.0; x.len()];
         split_rows(&mut sums, bias.len(), bias.len(), |row, sums| {
             for (i, sums) in sums.chunks_exact_mut(bias.len()).enumerate() {
-                path.run(Pairwise { a: &x[(row + i) * bias.len()..][..bias.len()], b: bias, out: sums, pairs: Pairs::Add });
+                path.run(Pairwise {
+                    a: &x[(row + i) * bias.len()..][..bias.len()],
+                    b: bias,
+                    out: sums,
+                    pairs: Pairs::Add,
+                });
             }
         });
         sums

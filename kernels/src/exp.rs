@@ -10,10 +10,10 @@ pub(crate) fn exp<L: Lanes>(x: L) -> L {
     // The constant comes first, so that what is not a number stays so.
     let x = L::splat(88.0).min(L::splat(-87.0).max(x));
     let n = x.mul(L::splat(std::f32::consts::LOG2_E)).round();
-    let r = n.fma(L::splat(-0.693_359_375), x);
+    let r = n.fma(L::splat(-0.693_359_4), x);
     let r = n.fma(L::splat(2.121_944_4e-4), r);
     let mut poly = L::splat(1.987_569_1e-4);
-    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 5.000_000_1e-1] {
+    for coefficient in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 1.666_666_5e-1, 0.5] {
         poly = poly.fma(r, L::splat(coefficient));
     }
     let one = L::splat(1.0);
@@ -38,7 +38,7 @@ pub(crate) fn silu<L: Lanes>(x: L) -> L {
 pub(crate) fn gelu_tanh<L: Lanes>(x: L) -> L {
     let one = L::splat(1.0);
     let cubic = x.mul(x).fma(L::splat(0.044_715), one);
-    let inner = x.mul(cubic).mul(L::splat(0.797_884_56));
+    let inner = x.mul(cubic).mul(L::splat(0.797_884_6));
     x.mul(L::splat(0.5)).mul(tanh(inner).add(one))
 }
 
@@ -112,7 +112,8 @@ mod tests {
         check(Which::Exp, f64::exp, 2.5e-7, 0.0);
         check(Which::Tanh, f64::tanh, 0.0, 2e-7);
         check(Which::Silu, |x| x / (1.0 + (-x).exp()), 5e-7, 1e-30);
-        let gelu = |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh());
+        let gelu =
+            |x: f64| 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh());
         check(Which::Gelu, gelu, 5e-7, 1e-6);
     }
 

@@ -1,6 +1,6 @@
 //! The paged key-value cache of one layer.
 
-use candle_core::{CpuStorage, Device, DType, InplaceOp2, Layout, Tensor};
+use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
 
 use crate::error::{KernelError, Result};
 use crate::lanes::LANES;

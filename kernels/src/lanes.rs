@@ -4,6 +4,7 @@
 //! correctly rounded in every implementation, and no kernel sums lanes but by [`Lanes::sum`], so that all paths give the
 //! same bits.
 #![allow(unsafe_code)]
+#![expect(clippy::needless_range_loop, reason = "lanes are counted, so that the compiler sees whole vectors")]
 
 use half::{bf16, f16};
 
@@ -81,6 +82,19 @@ pub(crate) trait Lanes: Copy {
         let mut array = [fill; LANES];
         array[..from.len()].copy_from_slice(from);
         Self::load(&array)
+    }
+
+    /// The largest lane, by halving; not a number only where a lane is not.
+    #[inline(always)]
+    fn largest(self) -> f32 {
+        let mut array = self.to_array();
+        for width in [8, 4, 2, 1] {
+            for lane in 0..width {
+                let other = array[lane + width];
+                array[lane] = if other > array[lane] { other } else { array[lane] };
+            }
+        }
+        array[0]
     }
 
     /// The sum of the lanes, by halving: lanes 0..8 plus lanes 8..16, and so on.

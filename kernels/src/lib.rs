@@ -5,6 +5,8 @@
 //! Every kernel is batch invariant: the result for a row is bit-equal whatever other rows are in the call, however many
 //! threads run, and however a prompt was cut into chunks. Every kernel has a plain version in [`mod@reference`].
 
+#![cfg_attr(test, allow(clippy::unwrap_used))]
+
 mod activation;
 mod attention;
 mod embed;
@@ -29,3 +31,4 @@ pub use linear::PackedLinear;
 pub use norm::{add_rms_norm, rms_norm};
 pub use path::cpu_path;
 pub use rope::{RopeTable, rope};
+pub use threads::threads;

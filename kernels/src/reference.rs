@@ -131,10 +131,7 @@ fn gather(layer: &KvLayer, span: &AttnSpan<'_>) -> Result<(Tensor, Tensor)> {
     let keys = layer.keys().index_select(&ids, 0)?.permute((0, 3, 1, 2))?.contiguous()?;
     let values = layer.values().index_select(&ids, 0)?.permute((0, 2, 1, 3))?.contiguous()?;
     let flat = (n_blocks * BLOCK_TOKENS, kv_heads, head_dim);
-    Ok((
-        keys.reshape(flat)?.narrow(0, 0, span.context)?,
-        values.reshape(flat)?.narrow(0, 0, span.context)?,
-    ))
+    Ok((keys.reshape(flat)?.narrow(0, 0, span.context)?, values.reshape(flat)?.narrow(0, 0, span.context)?))
 }
 
 /// `[len, context]`: 0 where a row may look, minus infinity elsewhere.

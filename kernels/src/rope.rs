@@ -101,7 +101,10 @@ impl RopeTable {
 pub fn rope(x: &Tensor, positions: &[u32], table: &RopeTable) -> Result<Tensor> {
     const OP: &str = "rope";
     let &[_, heads, _] = x.dims() else {
-        return Err(KernelError::shape(OP, format!("x has shape {:?}, expected [n_tokens, heads, head_dim]", x.dims())));
+        return Err(KernelError::shape(
+            OP,
+            format!("x has shape {:?}, expected [n_tokens, heads, head_dim]", x.dims()),
+        ));
     };
     check_f32(OP, "x", x, &[positions.len(), heads, table.head_dim])?;
     if let Some(position) = positions.iter().find(|position| **position as usize >= table.max_positions) {

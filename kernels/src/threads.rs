@@ -4,6 +4,12 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
+/// Threads that compute: the caller's and the pool's. Candle reads the count once, from `CANDLE_NUM_THREADS`, else
+/// `RAYON_NUM_THREADS`, else it takes the physical cores.
+pub fn threads() -> usize {
+    candle_core::utils::barrier_pool().n_workers() + 1
+}
+
 /// Work below this many element operations is not worth waking another thread.
 const WORTH_SPLITTING: usize = 32 * 1024;
 

@@ -52,10 +52,11 @@ CREATE TABLE jobs (
     CHECK ((batch IS NULL) = (line IS NULL))
 ) STRICT;
 
--- What may get a message, oldest first within a tenant. `wake_at` is last so that rows not due yet are passed over
--- without reading them.
-CREATE INDEX jobs_waiting ON jobs (release, class, tenant, seq, wake_at) WHERE state = 'queued' AND wake_at IS NOT NULL;
-CREATE INDEX jobs_unfinished ON jobs (release, class) WHERE state IN ('queued', 'running');
+-- What may get a message, oldest first within a tenant. `wake_at` and `state` are there so that rows are counted, and
+-- those not due yet passed over, without reading them.
+CREATE INDEX jobs_waiting ON jobs (release, class, tenant, seq, wake_at, state)
+WHERE state = 'queued' AND wake_at IS NOT NULL;
+CREATE INDEX jobs_unfinished ON jobs (release, class, state) WHERE state IN ('queued', 'running');
 CREATE INDEX jobs_lease ON jobs (lease_until) WHERE state = 'running';
 CREATE INDEX jobs_worker ON jobs (worker) WHERE state = 'running';
 CREATE INDEX jobs_deadline ON jobs (deadline) WHERE state IN ('queued', 'running');

@@ -1,1 +1,60 @@
-//! Placeholder line, replaced by the room's own text.
+//! Everything that happens to a job while nobody is holding it: the feeder moves due rows into bounded queues, the
+//! reaper ends what is past its deadline and rescues what dead workers held.
+//!
+//! It knows the ports only: no SQL, no HTTP, no model. Several schedulers may run; a lead in the store lets one of
+//! them do each work, and every action is a compare-and-set all the same.
+
+mod feeder;
+mod lead;
+mod patience;
+mod reaper;
+
+use std::future::Future;
+use std::pin::pin;
+use std::sync::Arc;
+
+use contract::{Bus, JobStore, Queue, WorkerId};
+use tokio::task::{JoinError, JoinSet};
+
+use crate::feeder::Feeder;
+use crate::reaper::Reaper;
+
+/// What the scheduler works with.
+#[derive(Clone)]
+pub struct Deps {
+    /// The truth about jobs.
+    pub store: Arc<dyn JobStore>,
+    /// Where wake-ups go.
+    pub queue: Arc<dyn Queue>,
+    /// Where signals come from and go to.
+    pub bus: Arc<dyn Bus>,
+    /// Who this scheduler is when it takes a lead; unique per start.
+    pub holder: WorkerId,
+}
+
+/// The scheduler stopped before it was asked to.
+#[derive(Debug, thiserror::Error)]
+pub enum SchedulerError {
+    /// A loop that never ends did: a bug, and its panic. Start the process again.
+    #[error("a loop of the scheduler stopped")]
+    Stopped(#[source] JoinError),
+}
+
+/// Feeds and reaps until `shutdown` is ready; then answers at once, in the middle of whatever it does, which is safe:
+/// a wake-up taken from the store and not published is due again within 60 s. Errors of the backends are outlived.
+///
+/// # Errors
+/// [`SchedulerError`] when a loop panicked.
+pub async fn run(deps: Deps, shutdown: impl Future) -> Result<(), SchedulerError> {
+    let mut loops = JoinSet::new();
+    loops.spawn(Feeder::new(deps.clone()).run());
+    loops.spawn(Reaper::new(deps).run());
+    let mut shutdown = pin!(shutdown);
+    tokio::select! {
+        _ = &mut shutdown => Ok(()),
+        Some(ended) = loops.join_next() => match ended {
+            Ok(never) => match never {},
+            Err(err) => Err(SchedulerError::Stopped(err)),
+        },
+    }
+}

@@ -1,6 +1,6 @@
 //! A job's tokens as they come, resumable.
 
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use contract::openai::ErrorEnvelope;
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::error::ApiError;
 use crate::follow::{Follow, Followed};
 use crate::headers;
-use crate::routes::jobs::{job_id, last_event_id};
+use crate::routes::jobs::{PathText, job_id, last_event_id};
 use crate::sse::{self, Pieces};
 use crate::state::AppState;
 
@@ -33,10 +33,10 @@ use crate::state::AppState;
     ))]
 pub(super) async fn events(
     State(state): State<AppState>,
-    Path(id): Path<String>,
+    path: PathText,
     request_headers: HeaderMap,
 ) -> Result<Response, ApiError> {
-    let id = job_id(&id)?;
+    let id = job_id(path)?;
     let after = last_event_id(&request_headers)?;
     let (follow, job) = Follow::start(&state, id, after).await?;
     let mut response = sse::reply(&state, NativeEvents { follow });

@@ -3,6 +3,7 @@
 use std::str::FromStr;
 
 use axum::Json;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -20,9 +21,15 @@ use crate::state::AppState;
 use crate::submit::{self, Submission};
 use crate::{body, results};
 
+/// A text from the path, if it is one.
+pub(super) type PathText = Result<Path<String>, PathRejection>;
+
 /// Reads a job's id from the path; what is no id is no job.
-pub(super) fn job_id(text: &str) -> Result<JobId, ApiError> {
-    JobId::from_str(text).map_err(|_| ApiError::JobNotFound { id: text.chars().take(80).collect() })
+pub(super) fn job_id(path: PathText) -> Result<JobId, ApiError> {
+    let Ok(Path(text)) = path else {
+        return Err(ApiError::JobNotFound { id: "(not UTF-8)".to_owned() });
+    };
+    JobId::from_str(&text).map_err(|_| ApiError::JobNotFound { id: text.chars().take(80).collect() })
 }
 
 /// A job as the body of an answer, with its headers.
@@ -119,10 +126,10 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     ))]
 pub(super) async fn get(
     State(state): State<AppState>,
-    Path(id): Path<String>,
+    path: PathText,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
-    let id = job_id(&id)?;
+    let id = job_id(path)?;
     let mut wait = None;
     for (name, value) in pairs(query.as_deref())? {
         match name.as_str() {
@@ -157,8 +164,8 @@ fn wait_seconds(text: &str) -> Result<u64, ApiError> {
         (status = 409, description = "It had ended otherwise before", body = ErrorEnvelope),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
-pub(super) async fn cancel(State(state): State<AppState>, Path(id): Path<String>) -> Result<Response, ApiError> {
-    let id = job_id(&id)?;
+pub(super) async fn cancel(State(state): State<AppState>, path: PathText) -> Result<Response, ApiError> {
+    let id = job_id(path)?;
     match submit::cancel(&state, id).await? {
         CancelAnswer::Cancelled { .. } => {
             let job = results::job(&state, &id).await?;

@@ -9,8 +9,8 @@ mod models;
 mod operations;
 
 use axum::Router;
-use axum::extract::{OriginalUri, State};
-use axum::http::{Method, header};
+use axum::extract::State;
+use axum::http::{Method, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use utoipa::OpenApi;
@@ -79,7 +79,7 @@ pub(crate) fn app(state: AppState) -> Router {
         .with_state(state)
 }
 
-async fn no_route(OriginalUri(uri): OriginalUri) -> ApiError {
+async fn no_route(uri: Uri) -> ApiError {
     ApiError::RouteNotFound { path: uri.path().chars().take(200).collect() }
 }
 

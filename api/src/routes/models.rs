@@ -7,6 +7,7 @@ use contract::openai::ErrorEnvelope;
 use contract::openai::bodies::{ModelBody, ModelList};
 
 use crate::error::ApiError;
+use crate::routes::jobs::PathText;
 use crate::state::AppState;
 
 fn shown(state: &AppState, model: &ServedModel) -> ModelBody {
@@ -35,6 +36,9 @@ pub(super) async fn list(State(state): State<AppState>) -> Json<ModelList> {
         (status = 200, description = "The model", body = ModelBody),
         (status = 404, description = "No such model", body = ErrorEnvelope),
     ))]
-pub(super) async fn get(State(state): State<AppState>, Path(name): Path<String>) -> Result<Json<ModelBody>, ApiError> {
+pub(super) async fn get(State(state): State<AppState>, path: PathText) -> Result<Json<ModelBody>, ApiError> {
+    let Ok(Path(name)) = path else {
+        return Err(ApiError::ModelNotFound { name: "(not UTF-8)".to_owned() });
+    };
     Ok(Json(shown(&state, state.model(&name)?)))
 }

@@ -27,7 +27,7 @@ impl Sqlite {
     pub async fn fresh() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let clock = Arc::new(AtomicI64::new(1_764_439_454_000));
-        let store = Arc::new(open(folder.path().join("jobs.db"), &clock, None).await);
+        let store = Arc::new(open(folder.path().join("jobs.db"), clock.clone(), None).await);
         let inspect = Mutex::new(connect(folder.path().join("jobs.db")).await);
         Self { store, clock, inspect, folder }
     }
@@ -43,7 +43,7 @@ impl Sqlite {
 
     /// Opens it anew with a limit to the size of the file.
     pub async fn reopen_with(&mut self, max_bytes: Option<u64>) {
-        self.store = Arc::new(open(self.path(), &self.clock, max_bytes).await);
+        self.store = Arc::new(open(self.path(), self.clock.clone(), max_bytes).await);
     }
 }
 
@@ -51,8 +51,7 @@ async fn connect(path: PathBuf) -> SqliteConnection {
     SqliteConnectOptions::new().filename(path).busy_timeout(Duration::from_secs(5)).connect().await.unwrap()
 }
 
-async fn open(path: PathBuf, clock: &Arc<AtomicI64>, max_bytes: Option<u64>) -> SqliteStore {
-    let clock = clock.clone();
+async fn open(path: PathBuf, clock: Arc<AtomicI64>, max_bytes: Option<u64>) -> SqliteStore {
     let options =
         SqliteOptions { clock: Arc::new(move || clock.load(Ordering::SeqCst)), max_bytes, ..SqliteOptions::new(path) };
     SqliteStore::open_with(options).await.unwrap()

@@ -7,10 +7,10 @@ use super::job::JobView;
 use super::server::{Server, ServerError};
 use crate::terminal;
 
-/// Cancel jobs: from then on no result follows.
+/// Cancel jobs: no result follows.
 ///
-/// Prints each job's id and state. The exit status is 0 only if every job is cancelled now; a job that had ended before
-/// keeps its end. For example:
+/// Prints each job's id and state. The exit status is 0 only if every job is cancelled now; a job
+/// that had ended before keeps its end. For example:
 ///
 ///     penstock cancel job_0193f0c0d0e070008000000000000001
 ///     penstock list --state queued --json | jq -r .data[].id | xargs penstock cancel
@@ -52,6 +52,6 @@ pub async fn run(args: &CancelArgs, server: &Server) -> anyhow::Result<ExitCode>
     Ok(if all { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-async fn cancel(server: &Server, id: &str) -> Result<JobView, ServerError> {
+pub(super) async fn cancel(server: &Server, id: &str) -> Result<JobView, ServerError> {
     server.post(&["v1", "jobs", id, "cancel"], None).await.map(JobView)
 }

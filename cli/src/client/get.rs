@@ -28,7 +28,11 @@ pub struct GetArgs {
 
 pub async fn run(args: &GetArgs, server: &Server) -> anyhow::Result<ExitCode> {
     let job = JobView::fetch(server, &args.id, None).await?;
-    if args.json { terminal::print_json(&job.0)? } else { terminal::print(&readable(&job))? }
+    if args.json {
+        terminal::print_json(&job.0)?
+    } else {
+        terminal::print(&readable(&job))?
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -38,10 +42,14 @@ fn readable(job: &JobView) -> String {
         // Writing to a string cannot fail.
         let _ = writeln!(out, "{name:<9} {value}");
     };
-    for (name, field) in [("id", "id"), ("status", "status"), ("class", "class"), ("model", "model"), ("release", "release")] {
+    for (name, field) in
+        [("id", "id"), ("status", "status"), ("class", "class"), ("model", "model"), ("release", "release")]
+    {
         line(name, job.text(field));
     }
-    for (name, field) in [("created", "created_at"), ("started", "started_at"), ("finished", "finished_at"), ("expires", "expires_at")] {
+    for (name, field) in
+        [("created", "created_at"), ("started", "started_at"), ("finished", "finished_at"), ("expires", "expires_at")]
+    {
         line(name, job.text(field));
     }
     line("tokens", &job.tokens());

@@ -65,13 +65,14 @@ pub async fn run(args: &ListArgs, server: &Server) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// Jobs of one or more pages.
 #[derive(Debug, Default)]
-struct Found {
-    jobs: Vec<JobView>,
-    has_more: bool,
+pub(super) struct Found {
+    pub(super) jobs: Vec<JobView>,
+    pub(super) has_more: bool,
 }
 
-async fn find(args: &ListArgs, server: &Server) -> Result<Found, ServerError> {
+pub(super) async fn find(args: &ListArgs, server: &Server) -> Result<Found, ServerError> {
     let mut found = Found::default();
     let mut after = args.after.clone();
     while found.jobs.len() < args.limit {
@@ -92,10 +93,4 @@ async fn find(args: &ListArgs, server: &Server) -> Result<Found, ServerError> {
         }
     }
     Ok(found)
-}
-
-/// What the command line asks for, as jobs: for tests.
-#[cfg(test)]
-pub(super) async fn ids(args: &ListArgs, server: &Server) -> Vec<String> {
-    find(args, server).await.expect("the stand-in answers").jobs.iter().map(|job| job.id().to_owned()).collect()
 }

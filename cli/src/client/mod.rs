@@ -39,18 +39,13 @@ impl ServerArgs {
     }
 }
 
-/// The commands of this module.
+/// The commands of this module; each is described at its arguments, which is what `--help` shows.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum ClientCommand {
-    /// Submit a job; prints its id.
-    Submit(submit::SubmitArgs),
-    /// Show a job, and its result once there is one.
+    Submit(Box<submit::SubmitArgs>),
     Get(get::GetArgs),
-    /// Wait for a job's end; prints the text of its result.
     Wait(wait::WaitArgs),
-    /// Cancel jobs.
     Cancel(cancel::CancelArgs),
-    /// List jobs, newest first.
     List(list::ListArgs),
 }
 

@@ -19,7 +19,9 @@ const QUIET: Duration = Duration::from_secs(LONG_POLL_SECONDS + 30);
 #[derive(Debug, thiserror::Error)]
 pub enum ServerError {
     /// Nobody answers there.
-    #[error("no server answers at {address} ({cause}): start one with `penstock serve`, or name another with --server or PENSTOCK_SERVER")]
+    #[error(
+        "no server answers at {address} ({cause}): start one with `penstock serve`, or name another with --server or PENSTOCK_SERVER"
+    )]
     Unreachable {
         /// Where.
         address: String,
@@ -78,7 +80,9 @@ impl Refusal {
             404 if is("model_not_found") => Some("without --model the server's own model is used".to_owned()),
             404 => Some("`penstock list` shows the jobs there are".to_owned()),
             413 => Some("the largest body is the server's setting limits.body_mib".to_owned()),
-            429 | 503 => self.retry_after.as_ref().map(|seconds| format!("nothing was accepted; try again in {seconds} s")),
+            429 | 503 => {
+                self.retry_after.as_ref().map(|seconds| format!("nothing was accepted; try again in {seconds} s"))
+            }
             500.. => Some("the server's log says more".to_owned()),
             _ => None,
         }
@@ -99,20 +103,26 @@ impl Server {
     /// # Errors
     /// An address that is no HTTP URL; no HTTP client can be made.
     pub fn new(settings: &Client) -> anyhow::Result<Self> {
-        let wrong = || format!("{:?} is no address of a server: write for example http://127.0.0.1:8080", settings.server);
+        let wrong =
+            || format!("{:?} is no address of a server: write for example http://127.0.0.1:8080", settings.server);
         let mut base = Url::parse(&settings.server).with_context(wrong)?;
         anyhow::ensure!(matches!(base.scheme(), "http" | "https") && base.has_host(), wrong());
         // A server may live below a path; without the slash, joining would replace its last part.
         if !base.path().ends_with('/') {
             base.set_path(&format!("{}/", base.path()));
         }
-        let http = crate::http::client(QUIET).context("could not set up HTTPS (the system's certificates could not be read)")?;
+        let http = crate::http::client(QUIET)
+            .context("could not set up HTTPS (the system's certificates could not be read)")?;
         Ok(Self { http, base, key: settings.api_key.clone() })
     }
 
     /// `GET`; `path` has no leading slash.
     pub async fn get(&self, path: &[&str], query: &[(&str, String)]) -> Result<Value, ServerError> {
-        self.ask(self.http.get(self.url(path)).query(query)).await
+        let mut url = self.url(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        self.ask(self.http.get(url)).await
     }
 
     /// `POST` with a JSON body, or without one.
@@ -133,7 +143,10 @@ impl Server {
         if let Some(key) = &self.key {
             request = request.bearer_auth(key.reveal());
         }
-        let unreachable = |error: reqwest::Error| ServerError::Unreachable { address: self.address(), cause: crate::http::cause(&error) };
+        let unreachable = |error: reqwest::Error| ServerError::Unreachable {
+            address: self.address(),
+            cause: crate::http::cause(&error),
+        };
         let response = request.send().await.map_err(unreachable)?;
         let status = response.status();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| Some(value.to_str().ok()?.to_owned()));

@@ -116,36 +116,40 @@ pub(super) fn job_body(args: &SubmitArgs, from_file: Option<Value>) -> anyhow::R
         (_, _, Some(body)) if body.get("prompt").is_some() => json!({"type": "completion", "request": body}),
         _ => bail!("the body has neither `messages` nor `prompt` nor `request`: it is no OpenAI body and no job"),
     };
-    let Some(request) = job["request"].as_object_mut() else { bail!("`request` of the body is not an object") };
-    let mut set = |name: &str, value: Option<Value>| set(request, name, value);
-    set("model", args.model.as_deref().map(Value::from));
-    set("max_tokens", args.max_tokens.map(Value::from));
-    set("temperature", args.temperature.map(Value::from));
-    set("seed", args.seed.map(Value::from));
-    let Some(job_fields) = job.as_object_mut() else { bail!("the body is not an object") };
-    set_all(job_fields, args);
+    let request = object(&mut job["request"], "`request` of the body")?;
+    if args.max_tokens.is_some() {
+        // The newer name of the same limit: the flag wins over it too.
+        request.remove("max_completion_tokens");
+    }
+    set(request, "model", args.model.as_deref());
+    set(request, "max_tokens", args.max_tokens);
+    set(request, "temperature", args.temperature);
+    set(request, "seed", args.seed);
+    let fields = object(&mut job, "the body")?;
+    set(fields, "class", args.class.as_deref());
+    set(fields, "deadline_seconds", args.deadline_seconds);
+    if !args.metadata.is_empty() {
+        let pairs = args.metadata.iter().map(|(key, value)| (key.clone(), Value::from(value.clone())));
+        fields.insert("metadata".to_owned(), Value::Object(pairs.collect()));
+    }
     Ok(job)
 }
 
-fn set(into: &mut Map<String, Value>, name: &str, value: Option<Value>) {
-    if let Some(value) = value {
-        into.insert(name.to_owned(), value);
-    }
+fn object<'a>(value: &'a mut Value, what: &str) -> anyhow::Result<&'a mut Map<String, Value>> {
+    value.as_object_mut().with_context(|| format!("{what} is not an object"))
 }
 
-fn set_all(job: &mut Map<String, Value>, args: &SubmitArgs) {
-    set(job, "class", args.class.as_deref().map(Value::from));
-    set(job, "deadline_seconds", args.deadline_seconds.map(Value::from));
-    if !args.metadata.is_empty() {
-        let pairs: Map<_, _> = args.metadata.iter().map(|(key, value)| (key.clone(), Value::from(value.clone()))).collect();
-        job.insert("metadata".to_owned(), pairs.into());
+fn set<T: Into<Value>>(fields: &mut Map<String, Value>, name: &str, value: Option<T>) {
+    if let Some(value) = value {
+        fields.insert(name.to_owned(), value.into());
     }
 }
 
 /// The name of the one model the server has.
-async fn only_model(server: &Server) -> anyhow::Result<String> {
+pub(super) async fn only_model(server: &Server) -> anyhow::Result<String> {
     let models = server.get(&["v1", "models"], &[]).await?;
-    let names: Vec<_> = models["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str()).collect();
+    let names: Vec<_> =
+        models["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str()).collect();
     match names.as_slice() {
         [name] => Ok((*name).to_owned()),
         [] => bail!("the server has no model; `penstock serve --model NAME` gives it one"),

@@ -18,8 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Wait for a job's end and print the text of its result.
 ///
-/// The exit status is 0 only if the job succeeded; 1 if it failed, was cancelled or expired; 124 if it had not ended in
-/// time. The job itself is not touched by any of it. For example:
+/// The exit status is 0 only if the job succeeded; 1 if it failed, was cancelled or expired; 124 if
+/// it had not ended in time. The job itself is not touched by any of it. For example:
 ///
 ///     penstock wait job_0193f0c0d0e070008000000000000001
 ///     penstock wait --timeout 10 --json job_0193f0c0d0e070008000000000000001

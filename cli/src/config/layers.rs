@@ -296,8 +296,16 @@ mod tests {
     #[test]
     fn variables_win_over_the_file_and_flags_over_both() {
         let text = "[serve]\nlisten = \"0.0.0.0:1\"\nmodel = \"from-file\"\n[engine]\nthreads = 3\n";
-        let variables = vars(&[("PENSTOCK_SERVE__LISTEN", "0.0.0.0:2"), ("PENSTOCK_ENGINE__THREADS", "5"), ("PENSTOCK_SERVE__MODEL", "7")]);
-        let flags = Flags::default().set("serve.listen", "--listen", Some("0.0.0.0:3")).set("serve.model", "--model", None::<String>);
+        let variables = vars(&[
+            ("PENSTOCK_SERVE__LISTEN", "0.0.0.0:2"),
+            ("PENSTOCK_ENGINE__THREADS", "5"),
+            ("PENSTOCK_SERVE__MODEL", "7"),
+        ]);
+        let flags = Flags::default().set("serve.listen", "--listen", Some("0.0.0.0:3")).set(
+            "serve.model",
+            "--model",
+            None::<String>,
+        );
         let loaded = resolve(file(text), variables, flags).unwrap();
         assert_eq!(loaded.config.serve.listen.port(), 3);
         assert_eq!(loaded.config.engine.threads.get(), 5);
@@ -325,7 +333,11 @@ mod tests {
     #[test]
     fn values_of_the_wrong_kind_name_the_setting_its_source_and_the_default() {
         let cases = [
-            ("[serve]\nlisten = \"localhost\"", "setting serve.listen (file some.toml): ", "the default is \"127.0.0.1:8080\""),
+            (
+                "[serve]\nlisten = \"localhost\"",
+                "setting serve.listen (file some.toml): ",
+                "the default is \"127.0.0.1:8080\"",
+            ),
             ("[engine]\nmax_sequences = 0", "setting engine.max_sequences (file some.toml): ", "the default is 32"),
             ("[engine]\nkv_cache_mib = 0", "setting engine.kv_cache_mib", "out of range: 1 to"),
             ("[engine]\nkv_cache_mib = -1", "setting engine.kv_cache_mib", "-1"),
@@ -371,7 +383,11 @@ mod tests {
         let text = include_str!("../../../deploy/penstock.toml");
         let loaded = resolve(file(text), vars(&[]), Flags::default()).unwrap();
         assert_eq!(loaded.config, Config::default());
-        let uncommented: String = text.lines().map(|line| line.strip_prefix("# ").filter(|rest| rest.contains(" = ")).unwrap_or(line)).map(|line| format!("{line}\n")).collect();
+        let uncommented: String = text
+            .lines()
+            .map(|line| line.strip_prefix("# ").filter(|rest| rest.contains(" = ")).unwrap_or(line))
+            .map(|line| format!("{line}\n"))
+            .collect();
         let named = from_file(Path::new("default"), &uncommented).unwrap();
         let named: std::collections::BTreeSet<_> = named.into_iter().map(|layer| layer.key).collect();
         assert_eq!(named, Known::new().0.into_keys().collect());

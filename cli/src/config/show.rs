@@ -10,9 +10,10 @@ use super::Loaded;
 /// Settings whose value is never printed.
 const SECRETS: [&str; 1] = ["client.api_key"];
 
-/// Print the settings in force as TOML, each with the source of its value; secrets read `***`.
+/// Print the settings in force, each with the source of its value.
 ///
-/// The settings file is TOML; a variable PENSTOCK_SECTION__NAME wins over it, and a flag over both. For example:
+/// Prints TOML in which secrets read `***`. The settings file is TOML too; a variable
+/// PENSTOCK_SECTION__NAME wins over it, and a flag over both. For example:
 ///
 ///     penstock config
 ///     PENSTOCK_ENGINE__THREADS=4 penstock config --json
@@ -45,7 +46,10 @@ fn sections(loaded: &Loaded) -> Vec<(String, Vec<(String, Value)>)> {
         };
         settings.into_iter().map(mask).collect()
     };
-    sections.into_iter().map(|(name, value)| (name.clone(), masked(&name, value.into_dict().unwrap_or_default()))).collect()
+    sections
+        .into_iter()
+        .map(|(name, value)| (name.clone(), masked(&name, value.into_dict().unwrap_or_default())))
+        .collect()
 }
 
 fn as_toml(loaded: &Loaded) -> String {

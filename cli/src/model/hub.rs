@@ -44,7 +44,8 @@ impl Hub {
     /// # Errors
     /// When no HTTP client can be made.
     pub fn at(endpoint: &str, token: Option<String>) -> anyhow::Result<Self> {
-        let http = crate::http::client(QUIET).context("could not set up HTTPS (the system's certificates could not be read)")?;
+        let http = crate::http::client(QUIET)
+            .context("could not set up HTTPS (the system's certificates could not be read)")?;
         Ok(Self { http, endpoint: endpoint.trim_end_matches('/').to_owned(), token })
     }
 
@@ -63,7 +64,10 @@ impl Hub {
                 Ok(()) => return Ok(part),
                 Err(Trouble::Source(error)) if part.len() > before && continuations < CONTINUATIONS => {
                     continuations += 1;
-                    progress.say(&format!("the hub broke off at {} ({error:#}); continuing", crate::terminal::bytes(part.len())));
+                    progress.say(&format!(
+                        "the hub broke off at {} ({error:#}); continuing",
+                        crate::terminal::bytes(part.len())
+                    ));
                     tokio::time::sleep(Duration::from_millis(500)).await;
                 }
                 Err(trouble) => return Err(trouble),
@@ -93,12 +97,15 @@ impl Hub {
         }
         if let Some(announced) = response.content_length().filter(|more| part.len() + more != entry.bytes) {
             let expected = entry.bytes - part.len();
-            return Err(Trouble::Source(anyhow!("{url} has {announced} bytes where {expected} were expected: it is another file")));
+            return Err(Trouble::Source(anyhow!(
+                "{url} has {announced} bytes where {expected} were expected: it is another file"
+            )));
         }
         progress.begin(entry.name, entry.bytes, part.len());
         let mut body = response.bytes_stream();
         while let Some(piece) = body.next().await {
-            let piece = piece.map_err(|error| Trouble::Source(anyhow!("the connection broke: {}", crate::http::cause(&error))))?;
+            let piece = piece
+                .map_err(|error| Trouble::Source(anyhow!("the connection broke: {}", crate::http::cause(&error))))?;
             part.append(&piece).map_err(disk)?;
             progress.at(part.len());
         }
@@ -118,9 +125,10 @@ fn begins_at(response: &reqwest::Response, url: &str) -> Result<u64, Trouble> {
             let start = range.and_then(|range| range.strip_prefix("bytes ")?.split('-').next()?.parse().ok());
             start.ok_or_else(|| Trouble::Source(anyhow!("{url} answered a range without saying which")))
         }
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => {
-            Err(Trouble::Source(anyhow!("{url} answered {}: set HF_TOKEN to a token that may read it", response.status())))
-        }
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Err(Trouble::Source(anyhow!(
+            "{url} answered {}: set HF_TOKEN to a token that may read it",
+            response.status()
+        ))),
         status => Err(Trouble::Source(anyhow!("{url} answered {status}"))),
     }
 }

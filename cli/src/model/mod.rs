@@ -36,11 +36,8 @@ pub const DEFAULT: &str = "qwen2.5-coder-0.5b-instruct-q4_k_m";
 /// Wherever a command takes a model, the path of a GGUF file works as well as a name of the catalogue.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum ModelCommand {
-    /// Fetch a model of the catalogue into the cache folder, and verify it.
     Pull(pull::PullArgs),
-    /// List the catalogue, and what of it is in the cache folder.
     List(list::ListArgs),
-    /// Compare files with their SHA-256 in the catalogue.
     Verify(verify::VerifyArgs),
 }
 
@@ -52,6 +49,8 @@ pub async fn run(command: &ModelCommand) -> anyhow::Result<ExitCode> {
     match command {
         ModelCommand::Pull(args) => pull::run(args).await.map(|()| ExitCode::SUCCESS),
         ModelCommand::List(args) => list::run(args).map(|()| ExitCode::SUCCESS),
-        ModelCommand::Verify(args) => verify::run(args).await.map(|well| if well { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        ModelCommand::Verify(args) => {
+            verify::run(args).await.map(|well| if well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        }
     }
 }

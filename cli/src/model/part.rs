@@ -57,7 +57,10 @@ impl Part {
     /// Appends bytes; more than the file has are an error, not a longer file.
     pub fn append(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.len + bytes.len() as u64 > self.total {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, format!("more than the expected {} bytes came", self.total)));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                format!("more than the expected {} bytes came", self.total),
+            ));
         }
         self.file.write_all(bytes)?;
         self.hash.update(bytes);

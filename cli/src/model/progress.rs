@@ -32,8 +32,10 @@ impl Progress {
     /// For the person at this process's stderr.
     pub fn on_stderr() -> Self {
         if terminal::is_watched() {
-            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr_with_hz(8));
-            let style = ProgressStyle::with_template("{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta} left");
+            let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+            let style = ProgressStyle::with_template(
+                "{msg} [{bar:30}] {decimal_bytes}/{decimal_total_bytes} {decimal_bytes_per_sec} {eta} left",
+            );
             bar.set_style(style.expect("the template is well formed").progress_chars("=> "));
             return Self(Some(Shown::Bar(bar)));
         }
@@ -41,7 +43,8 @@ impl Progress {
         Self(Some(Shown::Lines(Mutex::new(Lines { what: String::new(), total: 0, first: 0, begun: now, told: now }))))
     }
 
-    /// For nobody.
+    /// For nobody: tests.
+    #[cfg(test)]
     pub fn silent() -> Self {
         Self(None)
     }
@@ -50,12 +53,15 @@ impl Progress {
     pub fn begin(&self, what: &str, total: u64, at: u64) {
         match &self.0 {
             Some(Shown::Bar(bar)) => {
+                // Nothing is drawn until all of it is right.
+                bar.set_draw_target(ProgressDrawTarget::hidden());
                 bar.reset();
                 bar.set_length(total);
                 bar.set_message(what.to_owned());
                 bar.set_position(at);
                 // The time left is guessed from what comes now, not from what was there.
                 bar.reset_eta();
+                bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(8));
             }
             Some(Shown::Lines(lines)) => {
                 let now = Instant::now();

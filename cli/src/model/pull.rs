@@ -8,10 +8,10 @@ use super::progress::Progress;
 use super::{catalogue, resolve};
 use crate::terminal;
 
-/// What to fetch.
+/// Fetch a model of the catalogue into the cache folder, and verify it.
 ///
-/// Prints the file's path on stdout when it is there and verified. A download that broke off is continued; a damaged file
-/// is fetched again. For example:
+/// Prints the file's path on stdout when it is there and verified. A download that broke off is
+/// continued; a damaged file is fetched again. For example:
 ///
 ///     penstock model pull gemma-3-270m-q4_k_m
 ///     HF_ENDPOINT=https://hub.example penstock model pull gemma-3-270m-q4_k_m --source hub
@@ -32,6 +32,11 @@ pub async fn run(args: &PullArgs) -> anyhow::Result<()> {
     let path = fetcher.pull(entry, args.source, &Arc::new(Progress::on_stderr())).await?;
     let seconds = begun.elapsed().as_secs_f64();
     let verb = if there { "was there already; verified" } else { "fetched and verified" };
-    terminal::say(&format!("{} {verb}: {} in {seconds:.1} s; licence: {}", entry.name, terminal::bytes(entry.bytes), entry.licence));
+    terminal::say(&format!(
+        "{} {verb}: {} in {seconds:.1} s; licence: {}",
+        entry.name,
+        terminal::bytes(entry.bytes),
+        entry.licence
+    ));
     terminal::print(&format!("{}\n", path.display()))
 }

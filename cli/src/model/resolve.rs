@@ -52,7 +52,11 @@ pub async fn ensure(name_or_path: &str, progress: &Arc<Progress>) -> anyhow::Res
             }
             let sha256 = hash(&path, &name, progress).await?;
             if sha256 != entry.sha256 {
-                bail!("{} is damaged (sha256 {sha256}, expected {}): `penstock model pull {name}` fetches it again", path.display(), entry.sha256);
+                bail!(
+                    "{} is damaged (sha256 {sha256}, expected {}): `penstock model pull {name}` fetches it again",
+                    path.display(),
+                    entry.sha256
+                );
             }
             Ok(ResolvedModel { name, path, sha256 })
         }

@@ -80,7 +80,8 @@ async fn answer(State(play): State<Play>, UrlPath(path): UrlPath<String>, header
         asked.len() == 1
     };
     let total = play.content.len();
-    let start: Option<usize> = range.filter(|_| !play.ignores_ranges).map(|range| range["bytes=".len()..range.len() - 1].parse().unwrap());
+    let start: Option<usize> =
+        range.filter(|_| !play.ignores_ranges).map(|range| range["bytes=".len()..range.len() - 1].parse().unwrap());
     let body = play.content.slice(start.unwrap_or(0)..);
     let mut response = Response::builder().header("content-length", body.len());
     if let Some(start) = start {
@@ -159,7 +160,10 @@ impl Place {
     /// What lies in the cache folder beside the lock.
     fn left(&self) -> Vec<String> {
         let files = std::fs::read_dir(self.folder.path().join("cache/models")).unwrap();
-        let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).filter(|name| name != "tiny.lock").collect();
+        let mut names: Vec<_> = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name != "tiny.lock")
+            .collect();
         names.sort();
         names
     }

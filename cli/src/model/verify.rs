@@ -11,7 +11,7 @@ use super::progress::Progress;
 use super::resolve::{Named, named};
 use crate::terminal;
 
-/// What to verify.
+/// Compare model files with their SHA-256 in the catalogue.
 ///
 /// A name's file in the cache must have the catalogue's SHA-256. Of a path the SHA-256 is printed, with the catalogue's name
 /// for it; a file that the catalogue does not know cannot be verified. The exit status is 0 only if every file is well.
@@ -42,10 +42,12 @@ pub async fn run(args: &VerifyArgs) -> anyhow::Result<bool> {
     }
     let well = checked.iter().all(|line| line.well);
     if args.json {
-        let describe = |line: &Checked| json!({"name": line.name, "result": line.result, "ok": line.well, "sha256": line.sha256});
+        let describe =
+            |line: &Checked| json!({"name": line.name, "result": line.result, "ok": line.well, "sha256": line.sha256});
         terminal::print_json(&checked.iter().map(describe).collect::<Vec<_>>())?;
     } else if !checked.is_empty() {
-        let rows = checked.into_iter().map(|line| [line.name, line.result, line.sha256.unwrap_or_else(|| "-".to_owned())]);
+        let rows =
+            checked.into_iter().map(|line| [line.name, line.result, line.sha256.unwrap_or_else(|| "-".to_owned())]);
         terminal::print(&terminal::table(&["MODEL", "RESULT", "SHA256"], rows))?;
     }
     Ok(well)
@@ -67,7 +69,11 @@ async fn check(target: &Named, cache: &Cache, progress: &Arc<Progress>) -> anyho
             }
             let sha256 = hash(&path, entry.name, progress).await?;
             let well = sha256 == entry.sha256;
-            let result = if well { "ok".to_owned() } else { format!("damaged: `penstock model pull {}` fetches it again", entry.name) };
+            let result = if well {
+                "ok".to_owned()
+            } else {
+                format!("damaged: `penstock model pull {}` fetches it again", entry.name)
+            };
             Ok(Checked { name, result, well, sha256: Some(sha256) })
         }
         Named::File(path) => {

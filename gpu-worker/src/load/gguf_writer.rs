@@ -80,17 +80,8 @@ impl GgufWriter {
     }
 
     /// A tensor after the ones before it; `dims` innermost first.
-    pub(crate) fn tensor(
-        mut self,
-        name: &str,
-        dims: &[u64],
-        ggml_type: u32,
-        data: Vec<u8>,
-    ) -> Self {
-        let end = self
-            .tensors
-            .last()
-            .map_or(0, |last| last.offset + last.data.len() as u64);
+    pub(crate) fn tensor(mut self, name: &str, dims: &[u64], ggml_type: u32, data: Vec<u8>) -> Self {
+        let end = self.tensors.last().map_or(0, |last| last.offset + last.data.len() as u64);
         self.tensors.push(TensorEntry {
             name: name.as_bytes().to_vec(),
             dims: dims.to_vec(),
@@ -105,11 +96,7 @@ impl GgufWriter {
     pub(crate) fn bytes(&self) -> Vec<u8> {
         let mut out = self.magic.to_vec();
         out.extend(self.version.to_le_bytes());
-        out.extend(
-            self.n_tensors
-                .unwrap_or(self.tensors.len() as u64)
-                .to_le_bytes(),
-        );
+        out.extend(self.n_tensors.unwrap_or(self.tensors.len() as u64).to_le_bytes());
         out.extend(self.n_keys.unwrap_or(self.keys.len() as u64).to_le_bytes());
         for (key, kind, value) in &self.keys {
             out.extend(text(key));

@@ -23,10 +23,7 @@ pub enum Value {
 
 /// A one-dimensional array, each element as wide as in the file.
 #[derive(Debug, Clone, PartialEq)]
-#[expect(
-    missing_docs,
-    reason = "each variant is the element type it is named after"
-)]
+#[expect(missing_docs, reason = "each variant is the element type it is named after")]
 pub enum Array {
     U8(Vec<u8>),
     I8(Vec<i8>),
@@ -64,11 +61,7 @@ impl Strings {
     /// The string at `idx`, `None` past the end.
     pub fn get(&self, idx: usize) -> Option<&str> {
         let end = *self.ends.get(idx)? as usize;
-        let start = if idx == 0 {
-            0
-        } else {
-            self.ends[idx - 1] as usize
-        };
+        let start = if idx == 0 { 0 } else { self.ends[idx - 1] as usize };
         self.text.get(start..end)
     }
 
@@ -80,8 +73,7 @@ impl Strings {
     /// Appends one string. The caller keeps the whole text under 4 GiB.
     pub(crate) fn push(&mut self, string: &str) {
         self.text.push_str(string);
-        self.ends
-            .push(u32::try_from(self.text.len()).expect("a header is at most 64 MiB"));
+        self.ends.push(u32::try_from(self.text.len()).expect("a header is at most 64 MiB"));
     }
 }
 
@@ -199,11 +191,7 @@ fn narrow(array: &Array) -> Option<Cow<'_, [i32]>> {
     where
         i32: TryFrom<T>,
     {
-        numbers
-            .iter()
-            .map(|number| i32::try_from(*number).ok())
-            .collect::<Option<Vec<_>>>()
-            .map(Cow::Owned)
+        numbers.iter().map(|number| i32::try_from(*number).ok()).collect::<Option<Vec<_>>>().map(Cow::Owned)
     }
     match array {
         Array::I32(numbers) => Some(Cow::Borrowed(numbers)),

@@ -21,11 +21,7 @@ impl<R: Read + Seek> Source<R> {
     pub(super) fn new(mut reader: R) -> Result<Self, LoadError> {
         let file_bytes = reader.seek(SeekFrom::End(0)).map_err(LoadError::Io)?;
         reader.seek(SeekFrom::Start(0)).map_err(LoadError::Io)?;
-        Ok(Self {
-            reader: BufReader::with_capacity(1 << 16, reader),
-            position: 0,
-            file_bytes,
-        })
+        Ok(Self { reader: BufReader::with_capacity(1 << 16, reader), position: 0, file_bytes })
     }
 }
 
@@ -34,16 +30,10 @@ impl<R: Read> Source<R> {
     fn need(&self, bytes: u64, what: &str) -> Result<(), LoadError> {
         let needed_bytes = self.position.saturating_add(bytes);
         if needed_bytes > self.file_bytes {
-            return Err(LoadError::Truncated {
-                what: what.to_owned(),
-                needed_bytes,
-                file_bytes: self.file_bytes,
-            });
+            return Err(LoadError::Truncated { what: what.to_owned(), needed_bytes, file_bytes: self.file_bytes });
         }
         if needed_bytes > MAX_HEADER_BYTES {
-            return Err(LoadError::malformed(format!(
-                "{what} reaches past {MAX_HEADER_BYTES} header bytes"
-            )));
+            return Err(LoadError::malformed(format!("{what} reaches past {MAX_HEADER_BYTES} header bytes")));
         }
         Ok(())
     }
@@ -73,32 +63,22 @@ impl<R: Read> Source<R> {
     pub(super) fn count(&mut self, what: &str, max: u64, each: u64) -> Result<u64, LoadError> {
         let count = self.u64(what)?;
         if count > max {
-            return Err(LoadError::malformed(format!(
-                "{what} is {count}, at most {max} are accepted"
-            )));
+            return Err(LoadError::malformed(format!("{what} is {count}, at most {max} are accepted")));
         }
         self.need(count.saturating_mul(each), what)?;
         Ok(count)
     }
 
     /// A length-prefixed string, read into `buffer`.
-    pub(super) fn text<'a>(
-        &mut self,
-        buffer: &'a mut Vec<u8>,
-        max: u64,
-        what: &str,
-    ) -> Result<&'a str, LoadError> {
+    pub(super) fn text<'a>(&mut self, buffer: &'a mut Vec<u8>, max: u64, what: &str) -> Result<&'a str, LoadError> {
         let length = self.u64(what)?;
         if length > max {
-            return Err(LoadError::malformed(format!(
-                "{what} is {length} bytes long, at most {max} are accepted"
-            )));
+            return Err(LoadError::malformed(format!("{what} is {length} bytes long, at most {max} are accepted")));
         }
         self.need(length, what)?;
         buffer.resize(usize::try_from(length).expect("within MAX_HEADER_BYTES"), 0);
         self.fill(buffer, what)?;
-        std::str::from_utf8(buffer)
-            .map_err(|err| LoadError::malformed(format!("{what} is not UTF-8: {err}")))
+        std::str::from_utf8(buffer).map_err(|err| LoadError::malformed(format!("{what} is not UTF-8: {err}")))
     }
 
     pub(super) fn name(&mut self, what: &str) -> Result<String, LoadError> {

@@ -16,15 +16,10 @@ impl Metadata {
         for key_idx in 0..n_keys {
             let key = source.name(&format!("metadata key {key_idx}"))?;
             let kind = source.u32(&key)?;
-            let value = if kind == 9 {
-                Value::Array(read_array(source, &key)?)
-            } else {
-                read_scalar(source, &key, kind)?
-            };
+            let value =
+                if kind == 9 { Value::Array(read_array(source, &key)?) } else { read_scalar(source, &key, kind)? };
             if !metadata.insert(key.clone(), value) {
-                return Err(LoadError::malformed(format!(
-                    "metadata key {key:?} appears twice"
-                )));
+                return Err(LoadError::malformed(format!("metadata key {key:?} appears twice")));
             }
         }
         Ok(metadata)
@@ -41,18 +36,12 @@ fn read_scalar(source: &mut Source<impl Read>, key: &str, kind: u32) -> Result<V
         5 => Value::Signed(i64::from(i32::from_le_bytes(source.array(key)?))),
         6 => Value::Float(f64::from(f32::from_le_bytes(source.array(key)?))),
         7 => Value::Bool(truth(source.array::<1>(key)?[0], key)?),
-        8 => Value::String(
-            source
-                .text(&mut Vec::new(), MAX_HEADER_BYTES, key)?
-                .to_owned(),
-        ),
+        8 => Value::String(source.text(&mut Vec::new(), MAX_HEADER_BYTES, key)?.to_owned()),
         10 => Value::Unsigned(source.u64(key)?),
         11 => Value::Signed(i64::from_le_bytes(source.array(key)?)),
         12 => Value::Float(f64::from_le_bytes(source.array(key)?)),
         unknown => {
-            return Err(LoadError::malformed(format!(
-                "{key:?} has value type {unknown}, which GGUF lacks"
-            )));
+            return Err(LoadError::malformed(format!("{key:?} has value type {unknown}, which GGUF lacks")));
         }
     })
 }
@@ -77,11 +66,7 @@ fn read_array(source: &mut Source<impl Read>, key: &str) -> Result<Array, LoadEr
         6 => Array::F32(numbers(source, key, f32::from_le_bytes)?),
         7 => {
             let count = source.count(key, MAX_ARRAY_ELEMENTS, 1)?;
-            Array::Bool(
-                (0..count)
-                    .map(|_| truth(source.array::<1>(key)?[0], key))
-                    .collect::<Result<_, _>>()?,
-            )
+            Array::Bool((0..count).map(|_| truth(source.array::<1>(key)?[0], key)).collect::<Result<_, _>>()?)
         }
         8 => {
             let count = source.count(key, MAX_ARRAY_ELEMENTS, 8)?;
@@ -92,17 +77,13 @@ fn read_array(source: &mut Source<impl Read>, key: &str) -> Result<Array, LoadEr
             Array::Strings(strings)
         }
         9 => {
-            return Err(LoadError::malformed(format!(
-                "{key:?} is an array of arrays, which no model needs"
-            )));
+            return Err(LoadError::malformed(format!("{key:?} is an array of arrays, which no model needs")));
         }
         10 => Array::U64(numbers(source, key, u64::from_le_bytes)?),
         11 => Array::I64(numbers(source, key, i64::from_le_bytes)?),
         12 => Array::F64(numbers(source, key, f64::from_le_bytes)?),
         unknown => {
-            return Err(LoadError::malformed(format!(
-                "{key:?} has element type {unknown}, which GGUF lacks"
-            )));
+            return Err(LoadError::malformed(format!("{key:?} has element type {unknown}, which GGUF lacks")));
         }
     })
 }
@@ -111,8 +92,6 @@ fn truth(byte: u8, key: &str) -> Result<bool, LoadError> {
     match byte {
         0 => Ok(false),
         1 => Ok(true),
-        other => Err(LoadError::malformed(format!(
-            "{key:?} holds {other} where true (1) or false (0) belongs"
-        ))),
+        other => Err(LoadError::malformed(format!("{key:?} holds {other} where true (1) or false (0) belongs"))),
     }
 }

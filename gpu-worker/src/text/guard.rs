@@ -31,7 +31,10 @@ pub(super) struct Guard {
     /// Control token texts, sorted, of two characters and more.
     controls: Vec<String>,
     first_chars: HashSet<char>,
-    template: String,
+    /// Tags in the template's source that begin like a control token and are none.
+    tags: HashSet<String>,
+    /// Private-use characters in the template's source.
+    private_chars: HashSet<char>,
 }
 
 impl Guard {
@@ -40,8 +43,15 @@ impl Guard {
             controls.filter(|text| text.chars().nth(1).is_some()).map(str::to_owned).collect();
         controls.sort_unstable();
         controls.dedup();
-        let first_chars = controls.iter().filter_map(|text| text.chars().next()).collect();
-        Self { controls, first_chars, template: template.to_owned() }
+        let first_chars: HashSet<char> = controls.iter().filter_map(|text| text.chars().next()).collect();
+        let starts = template.char_indices().filter(|(_, character)| first_chars.contains(character));
+        let tags = starts
+            .filter_map(|(at, _)| tag(&template[at..]))
+            .filter(|tag| !controls.iter().any(|control| tag.starts_with(control.as_str())))
+            .map(str::to_owned)
+            .collect();
+        let private_chars = template.chars().filter(is_private).collect();
+        Self { controls, first_chars, tags, private_chars }
     }
 
     /// A character that is in neither the template nor `values`.
@@ -49,13 +59,12 @@ impl Guard {
     /// # Errors
     /// [`TextError::Messages`] when they hold every private-use character there is.
     pub(super) fn choose(&self, values: &[&Value]) -> Result<char, TextError> {
-        let private = |character: &char| matches!(character, '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..='\u{ffffd}' | '\u{100000}'..='\u{10fffd}');
-        let mut taken: HashSet<char> = self.template.chars().filter(private).collect();
+        let mut taken = self.private_chars.clone();
         for value in values {
-            each_string(value, &mut |text| taken.extend(text.chars().filter(private)));
+            each_string(value, &mut |text| taken.extend(text.chars().filter(is_private)));
         }
         ('\u{e000}'..='\u{10fffd}')
-            .find(|character| private(character) && !taken.contains(character))
+            .find(|character| is_private(character) && !taken.contains(character))
             .ok_or(TextError::Messages("hold every private-use character of Unicode; leave one out"))
     }
 
@@ -117,14 +126,18 @@ impl Guard {
     }
 
     fn is_tag_of_template(&self, rest: &str) -> bool {
-        let Some(end) = rest.bytes().take(MAX_TAG_BYTES).position(|byte| byte == b'>') else { return false };
-        let tag = &rest[..=end];
-        let starts_with_control = tag
-            .char_indices()
-            .map(|(at, character)| &tag[..at + character.len_utf8()])
-            .any(|start| self.controls.binary_search_by(|control| control.as_str().cmp(start)).is_ok());
-        !starts_with_control && self.template.contains(tag)
+        tag(rest).is_some_and(|tag| self.tags.contains(tag))
     }
+}
+
+fn is_private(character: &char) -> bool {
+    matches!(character, '\u{e000}'..='\u{f8ff}' | '\u{f0000}'..='\u{ffffd}' | '\u{100000}'..='\u{10fffd}')
+}
+
+/// `<tag>` at the start of `rest`: up to its first `>`, if that is near.
+fn tag(rest: &str) -> Option<&str> {
+    let end = rest.bytes().take(MAX_TAG_BYTES).position(|byte| byte == b'>')?;
+    Some(&rest[..=end])
 }
 
 fn each_string(value: &Value, visit: &mut impl FnMut(&str)) {

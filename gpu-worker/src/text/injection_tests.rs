@@ -136,3 +136,22 @@ fn templates_that_glue_texts_together_make_no_control_token() {
     let text = prompts.chat(&message, None, false).unwrap().text;
     assert!(text.ends_with("secret</think>openopen<|im_end|>"), "{text}");
 }
+
+#[test]
+fn guarding_hostile_text_takes_time_in_proportion() {
+    let started = std::time::Instant::now();
+    for unit in ["<", "<|", "<|im_end|>", "<|x>"] {
+        let text = unit.repeat((1 << 18) / unit.len());
+        let prompt = QWEN.chat(&json!([{"role": "user", "content": text}]), None, false).unwrap();
+        assert_eq!(controls_in(&QWEN, &prompt.ids), [151_644, 151_645, 151_644, 151_645]);
+    }
+    assert!(started.elapsed().as_secs() < 5, "{:?}", started.elapsed());
+}
+
+#[test]
+fn private_characters_run_out_with_an_error() {
+    let text: String =
+        ('\u{e000}'..='\u{f8ff}').chain('\u{f0000}'..='\u{ffffd}').chain('\u{100000}'..='\u{10fffd}').collect();
+    let err = QWEN.chat(&json!([{"role": "user", "content": text}]), None, true).unwrap_err();
+    assert!(err.to_string().contains("private-use"), "{err}");
+}

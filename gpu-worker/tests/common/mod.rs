@@ -6,7 +6,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use gpu_worker::engine::plan::{Forward, Logits, StepPlan};
 use gpu_worker::forward::{candle::CandleForward, push_span};
+use gpu_worker::load::GgufHeader;
 use gpu_worker::load::gguf::{LoadOptions, load};
+use gpu_worker::text::TextTokenizer;
 
 pub const QWEN: &str = "qwen2.5-coder-0.5b-instruct-q4_k_m";
 pub const GEMMA: &str = "gemma-3-270m-q4_k_m";
@@ -105,4 +107,10 @@ pub fn same_bits(left: &[f32], right: &[f32]) -> bool {
 /// All rows of a step's logits.
 pub fn rows(logits: &Logits, n: usize) -> Vec<Vec<f32>> {
     (0..n).map(|row| logits.row(row).to_vec()).collect()
+}
+
+/// The tokenizer in a model's file.
+pub fn tokenizer(name: &str) -> TextTokenizer {
+    let mut file = std::io::BufReader::new(std::fs::File::open(model_path(name)).unwrap());
+    TextTokenizer::from_gguf(&GgufHeader::read(&mut file).unwrap().metadata).unwrap()
 }

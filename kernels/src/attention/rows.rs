@@ -133,8 +133,17 @@ impl Rows<'_> {
         let per_group = GROUP / BLOCK_TOKENS;
         let first = (self.first_visible(self.position) / BLOCK_TOKENS).max(group * per_group);
         let last = ((self.position + n_rows - 1) / BLOCK_TOKENS).min((group + 1) * per_group - 1);
+        let end = (self.position + n_rows).div_ceil(BLOCK_TOKENS);
         for block in first..=last {
             let page = self.page(self.call.keys, block);
+            // Pages lie anywhere in the pool: ask for what comes next while this one is multiplied. Many rows take longer
+            // over a page than it takes to come.
+            if n_rows == 1 {
+                prefetch::<L>(self.page(self.call.values, block));
+                if block + 1 < end {
+                    prefetch::<L>(self.page(self.call.keys, block + 1));
+                }
+            }
             let line = block % per_group;
             let mut vector = 0;
             while vector < n_vectors {
@@ -164,8 +173,8 @@ impl Rows<'_> {
         for key in page {
             let key = L::load(key);
             let queries: &[f32; V] = rows_of(&self.scratch.queries, at);
-            for v in 0..V {
-                sums[v] = key.fma(L::splat(queries[v]), sums[v]);
+            for (sum, query) in sums.iter_mut().zip(queries) {
+                *sum = key.fma(L::splat(*query), *sum);
             }
             at += n_vectors;
         }
@@ -190,7 +199,8 @@ impl Rows<'_> {
             top = L::load(line).max(top);
         }
         let before = self.scratch.largest[vector];
-        let largest = top.to_array().into_iter().fold(before, |a, b| if b > a { b } else { a });
+        let top = top.largest();
+        let largest = if before > top { before } else { top };
         if largest > before {
             self.scratch.largest[vector] = largest;
             let shrink = exp(L::splat(before - largest));
@@ -220,7 +230,7 @@ impl Rows<'_> {
         let width = self.call.head_dim / LANES;
         let mut head = 0;
         while head < heads {
-            let take = if heads - head >= 4 { 4 } else { (heads - head).min(2) };
+            let take = (heads - head).min(4);
             let mut column = 0;
             while column < width {
                 let columns = if width - column >= 4 { 4 } else { 1 };
@@ -228,6 +238,8 @@ impl Rows<'_> {
                 match (take, columns) {
                     (4, 4) => self.mix::<L, 4, 4>(vector, at, &visible),
                     (4, _) => self.mix::<L, 4, 1>(vector, at, &visible),
+                    (3, 4) => self.mix::<L, 3, 4>(vector, at, &visible),
+                    (3, _) => self.mix::<L, 3, 1>(vector, at, &visible),
                     (2, 4) => self.mix::<L, 2, 4>(vector, at, &visible),
                     (2, _) => self.mix::<L, 2, 1>(vector, at, &visible),
                     (_, 4) => self.mix::<L, 1, 4>(vector, at, &visible),
@@ -249,31 +261,38 @@ impl Rows<'_> {
     ) {
         let width = self.call.head_dim / LANES;
         let mut sums = [[L::splat(0.0); C]; V];
-        for v in 0..V {
+        for (v, sums) in sums.iter_mut().enumerate() {
             let from: &[_; C] = rows_of(&self.scratch.sums, (vector + v) * width + column);
-            sums[v] = std::array::from_fn(|c| L::load(&from[c]));
+            for (sum, from) in sums.iter_mut().zip(from) {
+                *sum = L::load(from);
+            }
         }
         let mut position = visible.start;
         while position < visible.end {
             let line = position / LANES;
             let page = self.page(self.call.values, group * (GROUP / BLOCK_TOKENS) + line);
-            let weights: [&[f32; LANES]; V] = std::array::from_fn(|v| &self.scratch.scores[vector + v][line]);
+            let weights: &[Scores; V] = rows_of(&self.scratch.scores, vector);
             let end = visible.end.min((line + 1) * LANES);
-            for token in position % LANES..=(end - 1) % LANES {
+            let tokens = position % LANES..(end - 1) % LANES + 1;
+            for token in tokens {
                 let values: &[_; C] = rows_of(page, token * width + column);
-                let values: [L; C] = std::array::from_fn(|c| L::load(&values[c]));
-                for v in 0..V {
-                    let weight = L::splat(weights[v][token]);
-                    for c in 0..C {
-                        sums[v][c] = values[c].fma(weight, sums[v][c]);
+                let mut loaded = [L::splat(0.0); C];
+                for (loaded, values) in loaded.iter_mut().zip(values) {
+                    *loaded = L::load(values);
+                }
+                for (sums, weights) in sums.iter_mut().zip(weights) {
+                    let weight = L::splat(weights[line][token]);
+                    for (sum, value) in sums.iter_mut().zip(loaded) {
+                        *sum = value.fma(weight, *sum);
                     }
                 }
             }
             position = end;
         }
-        for v in 0..V {
-            for c in 0..C {
-                sums[v][c].store(&mut self.scratch.sums[(vector + v) * width + column + c]);
+        for (v, sums) in sums.iter().enumerate() {
+            let to = &mut self.scratch.sums[(vector + v) * width + column..][..C];
+            for (sum, to) in sums.iter().zip(to) {
+                sum.store(to);
             }
         }
     }
@@ -293,6 +312,13 @@ impl Rows<'_> {
                 }
             }
         }
+    }
+}
+
+#[inline(always)]
+fn prefetch<L: Lanes>(page: &[[f32; LANES]]) {
+    for line in page {
+        L::prefetch(line);
     }
 }
 

@@ -19,7 +19,8 @@ fn fixture(context: usize, head_dim: usize, seed: u64) -> Fixture {
     let n_blocks = context.div_ceil(BLOCK_TOKENS) + 5;
     let mut layer = KvLayer::new(n_blocks, KV_HEADS, head_dim, &Device::Cpu).unwrap();
     let random = |heads: usize, phase: u64| {
-        let value = |i: usize| ((i as f64 * 12.9898 + (seed + phase) as f64 * 78.233).sin() * 43_758.547).fract() as f32;
+        let value =
+            |i: usize| ((i as f64 * 12.9898 + (seed + phase) as f64 * 78.233).sin() * 43_758.547).fract() as f32;
         let values = (0..context * heads * head_dim).map(value).collect();
         Tensor::from_vec::<_, f32>(values, (context, heads, head_dim), &Device::Cpu).unwrap()
     };
@@ -70,7 +71,8 @@ fn definition(f: &Fixture, window: Option<u32>, cap: Option<f32>) -> Vec<f32> {
             let page = |p: usize| (f.blocks[p / 16] as usize * KV_HEADS + kv_head) * head_dim * 16;
             let score = |p: usize| {
                 let key = |d: usize| f64::from(keys[page(p) + d * 16 + p % 16]);
-                let dot: f64 = (0..head_dim).map(|d| f64::from(q[(position * HEADS + head) * head_dim + d]) * key(d)).sum();
+                let dot: f64 =
+                    (0..head_dim).map(|d| f64::from(q[(position * HEADS + head) * head_dim + d]) * key(d)).sum();
                 let scaled = dot * f64::from(0.3f32);
                 cap.map_or(scaled, |cap| f64::from(cap) * (scaled / f64::from(cap)).tanh())
             };
@@ -97,7 +99,9 @@ fn assert_close(got: &[f32], expected: &[f32]) {
 fn agrees_with_the_definition_among_poisoned_slots() {
     for (context, head_dim) in [(1, 64), (16, 16), (17, 48), (64, 80), (65, 64), (150, 256)] {
         let f = fixture(context, head_dim, context as u64);
-        for (window, cap) in [(None, None), (Some(1), None), (Some(16), Some(2.0)), (Some(33), None), (Some(1000), None)] {
+        for (window, cap) in
+            [(None, None), (Some(1), None), (Some(16), Some(2.0)), (Some(33), None), (Some(1000), None)]
+        {
             let got = on_path(Path::current().unwrap(), &f, 0..context, window, cap);
             assert_close(&got, &definition(&f, window, cap));
         }

@@ -145,8 +145,8 @@ impl<T: Float> Multiply<'_, T> {
         for weights in &self.weights.weights[tile * k..][..k] {
             let weights: L = T::widen(weights);
             let values: &[f32; R] = rows_of(self.columns, at);
-            for row in 0..R {
-                sums[row] = weights.fma(L::splat(values[row]), sums[row]);
+            for (sum, value) in sums.iter_mut().zip(values) {
+                *sum = weights.fma(L::splat(*value), *sum);
             }
             at += self.n_rows;
         }

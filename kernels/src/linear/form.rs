@@ -75,7 +75,8 @@ impl Codes for FiveBits {
     type Packed = ([Line; 4], [u64; 8]);
 
     fn pack(block: &Block) -> ([Line; 4], [u64; 8]) {
-        let fifth = |group| block.group(group).iter().enumerate().fold(0, |bits, (i, code)| bits | u64::from(code >> 4) << i);
+        let fifth =
+            |group| block.group(group).iter().enumerate().fold(0, |bits, (i, code)| bits | u64::from(code >> 4) << i);
         (Nibbles::pack(block), std::array::from_fn(fifth))
     }
     #[inline(always)]

@@ -74,11 +74,7 @@ fn k_quant(block: &[u8], sub: usize, high: &[u8], nibbles: &[u8]) -> Part {
         let fifth = high.get(i).map_or(0, |byte| byte >> sub & 1);
         low | fifth << 4
     });
-    Part {
-        codes,
-        scales: [half(block) * f32::from(scale); 2],
-        min: -(half(&block[2..]) * f32::from(min)),
-    }
+    Part { codes, scales: [half(block) * f32::from(scale); 2], min: -(half(&block[2..]) * f32::from(min)) }
 }
 
 /// `Q6_K`: 256 weights in two halves of 128, four runs of 32 in each; low four bits, high two bits, a scale per 16.

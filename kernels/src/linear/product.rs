@@ -101,7 +101,10 @@ impl<C: Codes, S: Scaling> Multiply<'_, C, S> {
             let row_scales: &[_; R] = rows_of(&self.rows.scales, at);
             let starts: &[_; R] = rows_of(self.starts, at);
             for part in 0..S::PARTS {
-                let mut ints: [L::Ints; R] = std::array::from_fn(|row| L::ints(starts[row][part]));
+                let mut ints = [L::ints(0); R];
+                for (ints, starts) in ints.iter_mut().zip(starts) {
+                    *ints = L::ints(starts[part]);
+                }
                 let groups = 8 / S::PARTS;
                 for group in part * groups..(part + 1) * groups {
                     let codes = C::group::<L>(codes, group);

@@ -1,0 +1,66 @@
+//! What the server says of itself.
+
+use std::collections::BTreeSet;
+
+use serde_json::json;
+
+use crate::support::{MODEL, World, model};
+
+#[tokio::test]
+async fn the_description_has_every_route_and_no_other() {
+    let world = World::new().await;
+    let answer = world.get("/openapi.json").await;
+    assert_eq!(answer.header("content-type"), Some("application/json"));
+    let description = answer.json();
+    let mut routes = BTreeSet::new();
+    for (path, methods) in description["paths"].as_object().unwrap() {
+        routes.extend(methods.as_object().unwrap().keys().map(|method| format!("{method} {path}")));
+    }
+    let expected = [
+        "get /",
+        "get /livez",
+        "get /openapi.json",
+        "get /readyz",
+        "get /v1/jobs",
+        "get /v1/jobs/{id}",
+        "get /v1/jobs/{id}/events",
+        "get /v1/models",
+        "get /v1/models/{model}",
+        "get /v1/stats",
+        "post /v1/chat/completions",
+        "post /v1/completions",
+        "post /v1/jobs",
+        "post /v1/jobs/{id}/cancel",
+    ];
+    assert_eq!(routes, expected.map(str::to_owned).into());
+    assert!(description["openapi"].as_str().unwrap().starts_with("3."));
+    // Each reference leads somewhere.
+    let schemas = description["components"]["schemas"].as_object().unwrap();
+    for reference in answer.text.split("#/components/schemas/").skip(1) {
+        let name = reference.split('"').next().unwrap();
+        assert!(schemas.contains_key(name), "{name} is not described");
+    }
+}
+
+#[tokio::test]
+async fn models_are_listed_and_found() {
+    let world = World::new().await;
+    let list = world.get("/v1/models").await.json();
+    assert_eq!((list["object"].as_str(), list["data"][0]["id"].as_str()), (Some("list"), Some(MODEL)));
+    let one = world.get(&format!("/v1/models/{MODEL}")).await.json();
+    assert_eq!(one, list["data"][0]);
+    assert_eq!((one["max_model_len"].as_u64(), &one["release"]), (Some(1000), &json!(model().release.as_str())));
+}
+
+#[tokio::test]
+async fn the_page_needs_nothing_from_elsewhere() {
+    let world = World::new().await;
+    let page = world.get("/").await;
+    assert!(page.header("content-type").unwrap().starts_with("text/html"));
+    assert!(page.header("content-security-policy").unwrap().contains("default-src 'none'"));
+    assert!(!page.text.contains("http://") && !page.text.contains("https://"), "no assets from elsewhere");
+    assert!(page.text.contains("/v1/stats") && page.text.contains("<h1>"));
+    let stats = world.get("/v1/stats").await.json();
+    assert_eq!(stats["workers"][0]["capacity"], 16);
+    assert_eq!(stats["queues"].as_array().unwrap().len(), 6);
+}

@@ -1,0 +1,11 @@
+//! The HTTP routes over the real embedded backends, with the test as the worker.
+#![allow(clippy::unwrap_used, reason = "tests; some helpers are no test functions")]
+
+mod contract_routes;
+mod endings;
+mod jobs;
+mod live;
+mod refusals;
+mod streams;
+mod support;
+mod sync_calls;

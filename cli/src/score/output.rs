@@ -1,0 +1,207 @@
+//! The answer lines: appended in order, a torn last one cut off when a run goes on.
+
+use std::fs::{File, OpenOptions};
+use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
+use std::path::Path;
+
+use anyhow::Context;
+use contract::openai::views::result_body;
+use contract::openai::{ErrorEnvelope, ErrorKind};
+use contract::{Job, JobState, Record};
+use serde_json::{Value, json};
+
+use super::request::Refusal;
+
+/// Lines that succeeded and that did not.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Answered with 200.
+    pub succeeded: u64,
+    /// The rest.
+    pub failed: u64,
+}
+
+/// The open output.
+pub struct Output {
+    writer: BufWriter<File>,
+    /// Whole lines in the file.
+    pub written: u64,
+    /// Of all lines, those of earlier runs included.
+    pub totals: Totals,
+}
+
+impl Output {
+    /// Opens the file for appending, cuts off a torn last line and counts the whole ones.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn open(path: &Path) -> anyhow::Result<Self> {
+        let context = || format!("{} cannot be written", path.display());
+        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+        let mut file = file.with_context(context)?;
+        let mut reader = BufReader::new(&mut file);
+        let (mut whole, mut written, mut totals) = (0u64, 0u64, Totals::default());
+        let mut line = Vec::new();
+        loop {
+            line.clear();
+            let taken = reader.read_until(b'\n', &mut line).with_context(context)?;
+            if taken == 0 || line.last() != Some(&b'\n') {
+                break;
+            }
+            whole += taken as u64;
+            written += 1;
+            let succeeded = serde_json::from_slice::<Value>(&line)
+                .is_ok_and(|line| line.pointer("/response/status_code") == Some(&json!(200)));
+            totals.count(succeeded);
+        }
+        file.set_len(whole).with_context(context)?;
+        file.seek(SeekFrom::End(0)).with_context(context)?;
+        Ok(Self { writer: BufWriter::new(file), written, totals })
+    }
+
+    /// Appends a line.
+    ///
+    /// # Errors
+    /// The disk is full, or gone.
+    pub fn write(&mut self, line: &Line) -> anyhow::Result<()> {
+        serde_json::to_writer(&mut self.writer, &line.json)?;
+        self.writer.write_all(b"\n")?;
+        self.written += 1;
+        self.totals.count(line.succeeded);
+        Ok(())
+    }
+
+    /// Hands what was written to the system, so that a kill of this process loses none of it.
+    ///
+    /// # Errors
+    /// The disk is full, or gone.
+    pub fn flush(&mut self) -> anyhow::Result<()> {
+        self.writer.flush().context("the output cannot be written")
+    }
+
+    /// Makes everything durable: the end of the run.
+    ///
+    /// # Errors
+    /// The disk is full, or gone.
+    pub fn close(mut self) -> anyhow::Result<Totals> {
+        self.flush()?;
+        self.writer.get_ref().sync_all().context("the output cannot be written")?;
+        Ok(self.totals)
+    }
+}
+
+impl Totals {
+    fn count(&mut self, succeeded: bool) {
+        if succeeded {
+            self.succeeded += 1;
+        } else {
+            self.failed += 1;
+        }
+    }
+}
+
+/// One answer line, in the form of OpenAI's batch output files, with `line` and `release` beside.
+#[derive(Debug, Clone)]
+pub struct Line {
+    json: Value,
+    succeeded: bool,
+}
+
+/// Where a line stands in the input, and who answers it.
+#[derive(Debug, Clone)]
+pub struct Place {
+    /// Its line in the input file.
+    pub line: u64,
+    /// Its own name.
+    pub custom_id: String,
+    /// The release's fingerprint.
+    pub release: String,
+}
+
+impl Line {
+    fn new(place: &Place, id: &str, response: Value, error: Value) -> Self {
+        let succeeded = response.get("status_code") == Some(&json!(200));
+        let json = json!({
+            "id": format!("batch_req_{id}"),
+            "custom_id": place.custom_id,
+            "response": response,
+            "error": error,
+            "line": place.line,
+            "release": place.release,
+        });
+        Self { json, succeeded }
+    }
+
+    /// The answer of a finished job.
+    pub fn of_job(place: &Place, job: &Job, record: Option<&Record>) -> Self {
+        let id = job.id.to_string();
+        let response = |status: u16, body: Value| json!({"status_code": status, "request_id": id, "body": body});
+        match (record, &job.error) {
+            (Some(record), _) => {
+                let body = serde_json::to_value(result_body(record, job.accepted_at)).unwrap_or_default();
+                Self::new(place, &id, response(200, body), Value::Null)
+            }
+            (None, Some(error)) if job.state == JobState::Failed => {
+                let kind = ErrorKind::of_job_error(error);
+                let envelope = ErrorEnvelope::new(kind, at_line(place, &error.message), error.param.clone());
+                let body = serde_json::to_value(envelope).unwrap_or_default();
+                Self::new(place, &id, response(kind.look().status, body), Value::Null)
+            }
+            _ => {
+                let code = match job.state {
+                    JobState::Expired => "batch_expired",
+                    JobState::Cancelled => "batch_cancelled",
+                    _ => "request_failed",
+                };
+                let message = at_line(place, &format!("the job ended as {}", job.state));
+                Self::new(place, &id, Value::Null, json!({"code": code, "message": message}))
+            }
+        }
+    }
+
+    /// The answer to a line whose request is refused: a 400 inside the line.
+    pub fn of_refusal(place: &Place, refusal: &Refusal) -> Self {
+        let id = format!("line_{}", place.line);
+        let status = if refusal.code == "model_not_found" { 404 } else { 400 };
+        let error = json!({
+            "message": at_line(place, &refusal.message),
+            "type": "invalid_request_error",
+            "param": refusal.param,
+            "code": refusal.code,
+        });
+        let response = json!({"status_code": status, "request_id": id, "body": {"error": error}});
+        Self::new(place, &id, response, Value::Null)
+    }
+
+    /// The answer to a line that is no JSON, no UTF-8, or too long.
+    pub fn of_unreadable(place: &Place, why: &str) -> Self {
+        let error = json!({"code": "invalid_json_line", "message": at_line(place, why)});
+        Self::new(place, &format!("line_{}", place.line), Value::Null, error)
+    }
+}
+
+fn at_line(place: &Place, message: &str) -> String {
+    format!("line {}: {message}", place.line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_torn_line_is_cut_off_and_the_rest_counted() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("out.jsonl");
+        let good = r#"{"response":{"status_code":200},"error":null}"#;
+        let bad = r#"{"response":{"status_code":400},"error":null}"#;
+        std::fs::write(&path, format!("{good}\n{bad}\n{}", &good[..20])).unwrap();
+        let mut output = Output::open(&path).unwrap();
+        assert_eq!((output.written, output.totals), (2, Totals { succeeded: 1, failed: 1 }));
+        let place = Place { line: 3, custom_id: "c".into(), release: "r".into() };
+        output.write(&Line::of_unreadable(&place, "not JSON")).unwrap();
+        assert_eq!(output.close().unwrap(), Totals { succeeded: 1, failed: 2 });
+        let text = std::fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 3);
+        assert!(text.lines().nth(2).unwrap().contains("line 3: not JSON"));
+    }
+}

@@ -1,0 +1,279 @@
+//! The run itself: a window of jobs ahead of the output, so that memory does not grow with the dataset.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use backends::Backends;
+use contract::openai::Parsed;
+use contract::{Class, Job, JobId, NewJob, QueueId, Signal, TenantId};
+use futures::StreamExt;
+use indicatif::{ProgressBar, ProgressStyle};
+use tokio::sync::watch;
+use uuid::Uuid;
+
+use super::lines::{Dataset, Item};
+use super::output::{Line, Output, Place, Totals};
+use super::request::{Defaults, read};
+use crate::config::Config;
+use crate::embedded::{self, Model};
+use crate::{records, terminal};
+
+/// Jobs accepted in one transaction.
+const GROUP: usize = 64;
+/// Time between two lines of progress where nobody watches a bar.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+/// Behind every signal stands a poll.
+const POLL: Duration = Duration::from_millis(200);
+
+/// A dataset on its way to its output.
+pub struct Scorer {
+    /// The input.
+    pub dataset: Dataset,
+    /// Size of the input file.
+    pub input_bytes: u64,
+    /// The output, with what earlier runs wrote.
+    pub output: Output,
+    /// The id that the run's jobs share.
+    pub batch: Uuid,
+    /// For fields that lines leave out.
+    pub defaults: Defaults,
+    /// Answer lines that ask for another model.
+    pub any_model: bool,
+}
+
+/// A line that waits for its turn in the output.
+struct Pending {
+    place: Place,
+    end: u64,
+    answer: Answer,
+}
+
+enum Answer {
+    Ready(Line),
+    Job(JobId),
+}
+
+impl Scorer {
+    /// Scores what is not written yet.
+    ///
+    /// # Errors
+    /// Input or output fail, the engine dies, or somebody stops the run; the same command then goes on.
+    pub async fn run(mut self, model: Model, folder: &Path, config: &Config) -> anyhow::Result<Totals> {
+        let served = model.served.clone();
+        let backends = embedded::open_backends(folder).await?;
+        for _ in 0..self.output.written {
+            if self.dataset.next()?.is_none() {
+                bail!("the output has more lines than the input; pass --overwrite to begin anew");
+            }
+        }
+        let (stop, stopped) = watch::channel(false);
+        let mut settings = config.clone();
+        // What runs when somebody stops the run is repeated by the next one; nobody waits for it.
+        settings.serve.drain = Duration::from_secs(1);
+        let running = embedded::start(model, &backends, &settings, stopped);
+        let window = (config.engine.max_sequences.get() * 8).clamp(GROUP, 1024);
+        let queue = QueueId { release: served.release.clone(), class: Class::Bulk };
+        let scored = tokio::select! {
+            scored = self.feed_and_write(&backends, &served, &queue, window) => scored,
+            asked = embedded::asked_to_stop() => {
+                asked?;
+                Err(anyhow::anyhow!("stopped; run the same command again to go on"))
+            }
+            () = embedded::ended(&running) => Err(anyhow::anyhow!("the engine ended before the dataset did")),
+        };
+        self.output.flush()?;
+        let _worker_is_gone = stop.send(true);
+        let ended = running.join().await;
+        scored?;
+        ended?;
+        self.output.close()
+    }
+
+    async fn feed_and_write(
+        &mut self,
+        backends: &Backends,
+        served: &contract::ServedModel,
+        queue: &QueueId,
+        window: usize,
+    ) -> anyhow::Result<()> {
+        let mut signals = backends.bus.signals().await;
+        let mut pending: VecDeque<Pending> = VecDeque::new();
+        let mut next_line = u32::try_from(self.output.written).context("a dataset has at most 4 billion lines")?;
+        let mut at_end = false;
+        let mut shown = Shown::new(self.input_bytes);
+        loop {
+            while !at_end && pending.len() + GROUP <= window {
+                at_end = self.feed(backends, served, &mut pending, &mut next_line).await?;
+                backends.bus.tell(Signal::Due { queue: queue.clone() }).await;
+            }
+            let before = self.output.written;
+            while let Some(head) = pending.front() {
+                let Some(line) = finished(head, backends).await? else { break };
+                self.output.write(&line)?;
+                shown.at(head.end, &self.output.totals);
+                pending.pop_front();
+            }
+            if self.output.written > before {
+                self.output.flush()?;
+            }
+            if at_end && pending.is_empty() {
+                return Ok(());
+            }
+            if pending.len() + GROUP <= window && !at_end {
+                continue;
+            }
+            // Any job's end may free the head; a burst of ends is looked at once.
+            let _told_or_time = tokio::time::timeout(POLL, async {
+                while !matches!(signals.next().await, Some(Signal::Ended { .. }) | None) {}
+            })
+            .await;
+        }
+    }
+
+    /// Reads up to [`GROUP`] items and accepts the jobs among them; true at the end of the input.
+    async fn feed(
+        &mut self,
+        backends: &Backends,
+        served: &contract::ServedModel,
+        pending: &mut VecDeque<Pending>,
+        next_line: &mut u32,
+    ) -> anyhow::Result<bool> {
+        let mut jobs = Vec::new();
+        let mut places: Vec<(Place, u64, Option<Line>)> = Vec::new();
+        let mut at_end = false;
+        while places.len() < GROUP {
+            let Some(item) = self.dataset.next()? else {
+                at_end = true;
+                break;
+            };
+            let end = item.end;
+            let (place, read) = self.read(item, served);
+            let ready = match read {
+                Ok(parsed) => {
+                    jobs.push(new_job(parsed, served, (self.batch, *next_line)));
+                    None
+                }
+                Err(line) => Some(line),
+            };
+            *next_line = next_line.checked_add(1).context("a dataset has at most 4 billion lines")?;
+            places.push((place, end, ready));
+        }
+        let accepted = backends.store.accept(&jobs).await?;
+        let mut accepted = accepted.into_iter();
+        for (place, end, ready) in places {
+            let answer = match ready {
+                Some(line) => Answer::Ready(line),
+                None => Answer::Job(accepted.next().context("the store answers every job")??.job),
+            };
+            pending.push_back(Pending { place, end, answer });
+        }
+        Ok(at_end)
+    }
+
+    fn read(&self, item: Item, served: &contract::ServedModel) -> (Place, Result<Parsed, Line>) {
+        let mut place =
+            Place { line: item.line, custom_id: format!("line-{}", item.line), release: served.release.to_string() };
+        let content = match item.content {
+            Ok(content) => content,
+            Err(why) => {
+                let line = Line::of_unreadable(&place, &why);
+                return (place, Err(line));
+            }
+        };
+        let asked = read(content, item.line, &served.name, self.any_model, &self.defaults);
+        place.custom_id = asked.custom_id;
+        let parsed = asked.request.map_err(|refusal| Line::of_refusal(&place, &refusal));
+        (place, parsed)
+    }
+}
+
+fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid, u32)) -> NewJob {
+    let id = JobId::new();
+    NewJob {
+        // The random part of the id: as good a draw as any, and kept with the job.
+        seed: parsed.request.sampling.seed.unwrap_or(id.0.as_u128() as u64),
+        id,
+        tenant: TenantId::local(),
+        release: served.release.clone(),
+        route: parsed.request.model.clone(),
+        class: Class::Bulk,
+        bound: Class::Bulk.default_bound(),
+        deadline_in: Duration::from_secs(Class::Bulk.default_deadline_seconds()),
+        request: parsed.request,
+        metadata: BTreeMap::new(),
+        batch_line: Some(batch_line),
+        sequence_key: None,
+        traceparent: None,
+        idempotency: None,
+        published_by_caller: false,
+    }
+}
+
+/// The head's line, once its job has ended.
+async fn finished(head: &Pending, backends: &Backends) -> anyhow::Result<Option<Line>> {
+    let job = match &head.answer {
+        Answer::Ready(line) => return Ok(Some(line.clone())),
+        Answer::Job(job) => job,
+    };
+    let Some(job) = backends.store.get(&TenantId::local(), job).await? else {
+        bail!("job {job} of line {} is gone from the store", head.place.line);
+    };
+    if !job.state.is_terminal() {
+        return Ok(None);
+    }
+    let record = read_record(&job, backends).await?;
+    Ok(Some(Line::of_job(&head.place, &job, record.as_ref())))
+}
+
+async fn read_record(job: &Job, backends: &Backends) -> anyhow::Result<Option<contract::Record>> {
+    match &job.record {
+        Some(location) => Ok(Some(records::read(location, backends.objects.as_ref()).await?)),
+        None => Ok(None),
+    }
+}
+
+/// Progress: a bar where somebody watches, a line now and then elsewhere.
+struct Shown {
+    bar: Option<ProgressBar>,
+    input_bytes: u64,
+    begin: Instant,
+    first: Option<u64>,
+    reported: Instant,
+}
+
+impl Shown {
+    fn new(input_bytes: u64) -> Self {
+        let bar = terminal::is_watched().then(|| {
+            let bar = ProgressBar::new(input_bytes);
+            let style = ProgressStyle::with_template("{bar:40} {percent:>3}% of the input, {msg}, {eta} left");
+            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+            bar
+        });
+        Self { bar, input_bytes, begin: Instant::now(), first: None, reported: Instant::now() }
+    }
+
+    fn at(&mut self, end: u64, totals: &Totals) {
+        let done = totals.succeeded + totals.failed;
+        let first = *self.first.get_or_insert(done);
+        let rate = (done - first) as f64 / self.begin.elapsed().as_secs_f64().max(1e-3);
+        let message = format!("{done} lines, {} failed, {rate:.1} lines/s", totals.failed);
+        if let Some(bar) = &self.bar {
+            bar.set_message(message);
+            bar.set_position(end);
+        } else if self.reported.elapsed() >= REPORT_EVERY {
+            self.reported = Instant::now();
+            let percent = end * 100 / self.input_bytes.max(1);
+            terminal::say(&format!("{percent} % of the input, {message}"));
+        }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.abandon();
+        }
+    }
+}

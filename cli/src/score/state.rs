@@ -1,0 +1,163 @@
+//! What a run is, kept beside its output, so that going on never mixes two runs.
+
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use uuid::Uuid;
+
+const FILE: &str = "run.json";
+
+/// Everything that decides what the answer lines say.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The dataset.
+    pub input: PathBuf,
+    /// Its size.
+    pub input_bytes: u64,
+    /// The release that answers.
+    pub release: String,
+    /// `--template`.
+    pub template: Option<String>,
+    /// `--chat`.
+    pub chat: bool,
+    /// `--max-tokens`.
+    pub max_tokens: Option<u32>,
+    /// `--temperature`.
+    pub temperature: Option<f64>,
+    /// `--seed`.
+    pub seed: Option<i64>,
+    /// `--any-model`.
+    pub any_model: bool,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Run {
+    batch: Uuid,
+    plan: Plan,
+}
+
+/// Begins a run, or goes on with the one that was begun; answers the id its lines share.
+///
+/// # Errors
+/// The output is there and belongs to no unfinished run; or it was begun with another plan, and the message names the
+/// first difference.
+pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: bool) -> anyhow::Result<Uuid> {
+    if overwrite {
+        remove(folder, output)?;
+    }
+    let file = folder.join(FILE);
+    match fs::read(&file) {
+        Ok(bytes) => {
+            let run: Run = serde_json::from_slice(&bytes)
+                .with_context(|| format!("{} is damaged; --overwrite begins anew", file.display()))?;
+            if let Some(difference) = difference(&run.plan, plan) {
+                bail!(
+                    "{} was begun with another {difference}; repeat the first command to go on, or pass --overwrite to begin anew",
+                    output.display()
+                );
+            }
+            Ok(run.batch)
+        }
+        Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
+            if output.exists() {
+                bail!("{} exists already; pass --overwrite to replace it", output.display());
+            }
+            fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+            let run = Run { batch: Uuid::now_v7(), plan: plan.clone() };
+            write_whole(&file, &serde_json::to_vec_pretty(&run)?)?;
+            Ok(run.batch)
+        }
+        Err(err) => Err(err).with_context(|| format!("{} cannot be read", file.display())),
+    }
+}
+
+/// The run is done: what it kept is removed.
+///
+/// # Errors
+/// When the folder cannot be removed.
+pub fn finish(folder: &Path) -> anyhow::Result<()> {
+    fs::remove_dir_all(folder).with_context(|| format!("{} cannot be removed", folder.display()))
+}
+
+fn remove(folder: &Path, output: &Path) -> anyhow::Result<()> {
+    // Only a folder that a run made is ever removed.
+    if folder.join(FILE).exists() {
+        finish(folder)?;
+    }
+    match fs::remove_file(output) {
+        Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
+            Err(err).with_context(|| format!("{} cannot be replaced", output.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Written beside and renamed: a kill leaves the whole file or none.
+fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
+    let beside = path.with_extension("new");
+    let mut file = fs::File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&beside, path)?;
+    Ok(())
+}
+
+fn difference(begun: &Plan, now: &Plan) -> Option<&'static str> {
+    let same = [
+        (begun.input == now.input, "input file"),
+        (begun.input_bytes == now.input_bytes, "content of the input file (its size has changed)"),
+        (begun.release == now.release, "model or engine (the release's fingerprint differs)"),
+        (begun.template == now.template, "--template"),
+        (begun.chat == now.chat, "--chat"),
+        (begun.max_tokens == now.max_tokens, "--max-tokens"),
+        (begun.temperature == now.temperature, "--temperature"),
+        (begun.seed == now.seed, "--seed"),
+        (begun.any_model == now.any_model, "--any-model"),
+    ];
+    same.into_iter().find(|(same, _)| !same).map(|(_, what)| what)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plan() -> Plan {
+        Plan {
+            input: "/data/in.jsonl".into(),
+            input_bytes: 10,
+            release: "ab".into(),
+            template: None,
+            chat: false,
+            max_tokens: Some(3),
+            temperature: None,
+            seed: None,
+            any_model: false,
+        }
+    }
+
+    #[test]
+    fn the_same_plan_goes_on_and_another_is_refused() {
+        let temp = tempfile::tempdir().unwrap();
+        let (folder, output) = (temp.path().join("out.penstock"), temp.path().join("out"));
+        let first = begin_or_resume(&folder, &output, &plan(), false).unwrap();
+        assert_eq!(begin_or_resume(&folder, &output, &plan(), false).unwrap(), first);
+        let other = Plan { max_tokens: Some(4), ..plan() };
+        let refused = begin_or_resume(&folder, &output, &other, false).unwrap_err().to_string();
+        assert!(refused.contains("--max-tokens"), "{refused}");
+        assert_ne!(begin_or_resume(&folder, &output, &other, true).unwrap(), first);
+    }
+
+    #[test]
+    fn a_finished_output_is_not_touched_without_being_asked() {
+        let temp = tempfile::tempdir().unwrap();
+        let (folder, output) = (temp.path().join("out.penstock"), temp.path().join("out"));
+        fs::write(&output, "precious").unwrap();
+        assert!(begin_or_resume(&folder, &output, &plan(), false).unwrap_err().to_string().contains("--overwrite"));
+        assert_eq!(fs::read_to_string(&output).unwrap(), "precious");
+        begin_or_resume(&folder, &output, &plan(), true).unwrap();
+        assert!(!output.exists());
+    }
+}
