@@ -22,7 +22,7 @@ use clap::Parser;
 
 /// Penstock: an asynchronous job queue in front of a language model.
 #[derive(Debug, Parser)]
-#[command(version)]
+#[command(name = "penstock", version)]
 struct Cli {
     #[command(flatten)]
     config: config::ConfigArgs,

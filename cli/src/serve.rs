@@ -33,9 +33,9 @@ pub struct ServeArgs {
 impl ServeArgs {
     fn flags(&self) -> Flags {
         Flags::default()
-            .set("serve.model", "model", self.model.clone())
-            .set("serve.listen", "listen", self.listen)
-            .set("serve.data_dir", "data-dir", self.data_dir.clone())
+            .set("serve.model", "--model", self.model.clone())
+            .set("serve.listen", "--listen", self.listen)
+            .set("serve.data_dir", "--data-dir", self.data_dir.clone())
     }
 }
 

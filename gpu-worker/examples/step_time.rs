@@ -27,7 +27,8 @@ fn measure() {
     let mut forward = CandleForward::new(model, blocks_each * BATCHES[BATCHES.len() - 1]).unwrap();
     println!("loaded in {:.2?}: {}", start.elapsed(), forward.numerics());
 
-    let blocks = |seat: usize| (seat * blocks_each..(seat + 1) * blocks_each).map(|block| block as u32).collect::<Vec<_>>();
+    let blocks =
+        |seat: usize| (seat * blocks_each..(seat + 1) * blocks_each).map(|block| block as u32).collect::<Vec<_>>();
     let ids: Vec<u32> = (0..2 * CHUNK as u32).map(|i| 1000 + i * 37 % 20_000).collect();
     let mut faults = page_faults();
     let prefill = best(5, || {

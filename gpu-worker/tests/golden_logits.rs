@@ -100,15 +100,10 @@ fn sequences(file: &str, n: usize) -> Vec<Vec<u32>> {
 fn company_changes_nothing(forward: &mut CandleForward, prompts: &[Vec<u32>]) {
     const DECODE: usize = 3;
     let n = prompts.len();
-    let whole: Vec<Vec<u32>> = prompts
-        .iter()
-        .map(|prompt| prompt.iter().chain(&prompt[..DECODE]).copied().collect())
-        .collect();
-    let alone: Vec<Vec<Vec<f32>>> = whole
-        .iter()
-        .zip(prompts)
-        .map(|(ids, prompt)| run_alone(forward, ids, ids.len(), prompt.len() - 1))
-        .collect();
+    let whole: Vec<Vec<u32>> =
+        prompts.iter().map(|prompt| prompt.iter().chain(&prompt[..DECODE]).copied().collect()).collect();
+    let alone: Vec<Vec<Vec<f32>>> =
+        whole.iter().zip(prompts).map(|(ids, prompt)| run_alone(forward, ids, ids.len(), prompt.len() - 1)).collect();
     let blocks: Vec<_> = (0..n).map(|seat| scattered_blocks(48, seat, n)).collect();
     for step in 0..=DECODE + 1 {
         let mut plan = StepPlan::default();

@@ -121,3 +121,13 @@ pub fn merge(into: &mut Value, from: Value) {
     let Value::Object(from) = from else { panic!("fields come from an object") };
     into.extend(from);
 }
+
+/// Milliseconds since the epoch of an RFC 3339 time in UTC, as the native API writes them.
+///
+/// # Panics
+/// When it is no such time.
+pub fn unix_ms(text: &str) -> i64 {
+    let time = time::OffsetDateTime::parse(text, &time::format_description::well_known::Rfc3339);
+    let nanos = time.unwrap_or_else(|err| panic!("{text} is no RFC 3339 time: {err}")).unix_timestamp_nanos();
+    i64::try_from(nanos / 1_000_000).expect("a time of our days")
+}

@@ -80,7 +80,7 @@ struct EngineConditions {
 /// # Errors
 /// The model cannot be loaded, or the shapes do not fit it.
 pub async fn run(args: &EngineArgs, config: &ConfigArgs) -> anyhow::Result<bool> {
-    let settings = config::load(config, Flags::default().set("serve.model", "model", args.model.clone()))?.config;
+    let settings = config::load(config, Flags::default().set("serve.model", "--model", args.model.clone()))?.config;
     threads::settle(settings.engine.threads)?;
     if args.output_tokens < 2 || args.prompt_tokens < 1 || args.repeat < 1 || args.batch.contains(&0) {
         bail!("prompts need 1 token, outputs 2, batches 1 and rows 1 run at least");

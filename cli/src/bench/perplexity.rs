@@ -43,7 +43,7 @@ struct Report {
 /// # Errors
 /// The text or the model cannot be read, or the text is shorter than a chunk.
 pub async fn run(args: &PerplexityArgs, config: &ConfigArgs) -> anyhow::Result<bool> {
-    let settings = config::load(config, Flags::default().set("serve.model", "model", args.model.clone()))?.config;
+    let settings = config::load(config, Flags::default().set("serve.model", "--model", args.model.clone()))?.config;
     threads::settle(settings.engine.threads)?;
     let text = std::fs::read_to_string(&args.file)
         .with_context(|| format!("{} cannot be read as UTF-8 text", args.file.display()))?;

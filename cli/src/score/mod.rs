@@ -65,7 +65,7 @@ pub struct ScoreArgs {
 /// # Errors
 /// Input, output or model cannot be used, or the run was stopped; the message says what to do.
 pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> {
-    let settings = config::load(config, Flags::default().set("serve.model", "model", args.model.clone()))?.config;
+    let settings = config::load(config, Flags::default().set("serve.model", "--model", args.model.clone()))?.config;
     threads::settle(settings.engine.threads)?;
     let dataset = lines::Dataset::open(&args.input, args.template.as_deref())?;
     if args.output.is_dir() {

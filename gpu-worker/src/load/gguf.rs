@@ -153,8 +153,10 @@ impl<'a, F: Read + Seek> Reader<'a, '_, F> {
     /// A vector of floats, widened to float32.
     fn vector(&mut self, name: &str) -> Result<Tensor, LoadError> {
         let info = self.read(name)?;
-        let values = floats(&self.buffer, info.dtype)
-            .ok_or_else(|| LoadError::UnsupportedTensorType { name: name.to_owned(), ggml_type: format!("{:?}", info.dtype) })?;
+        let values = floats(&self.buffer, info.dtype).ok_or_else(|| LoadError::UnsupportedTensorType {
+            name: name.to_owned(),
+            ggml_type: format!("{:?}", info.dtype),
+        })?;
         if values.iter().any(|value| !value.is_finite()) {
             return Err(LoadError::malformed(format!("tensor {name:?} holds a value that is not finite")));
         }

@@ -33,7 +33,10 @@ fn rename(file: &mut GgufWriter, from: &str, to: &str) {
 
 /// What is done to a Qwen2 file, and a word that the error must hold.
 const LIES: &[(Lie, &str)] = &[
-    (|w| w.keys[0].2 = crate::load::gguf_writer::text(b"mamba"), "\"mamba\" is not supported; supported are qwen2, gemma3"),
+    (
+        |w| w.keys[0].2 = crate::load::gguf_writer::text(b"mamba"),
+        "\"mamba\" is not supported; supported are qwen2, gemma3",
+    ),
     (|w| drop_key(w, "general.architecture"), "general.architecture"),
     (|w| drop_key(w, "qwen2.block_count"), "qwen2.block_count"),
     (|w| set_u32(w, "qwen2.block_count", 0), "n_layers is 0"),

@@ -87,11 +87,9 @@ impl Attention {
         let [q, k, v] = split(PackedLinear::forward_many(&[&self.q, &self.k, &self.v], x)?);
         match &self.qkv_bias {
             None => Ok((q, k, v)),
-            Some([q_bias, k_bias, v_bias]) => Ok((
-                kernels::add_bias(&q, q_bias)?,
-                kernels::add_bias(&k, k_bias)?,
-                kernels::add_bias(&v, v_bias)?,
-            )),
+            Some([q_bias, k_bias, v_bias]) => {
+                Ok((kernels::add_bias(&q, q_bias)?, kernels::add_bias(&k, k_bias)?, kernels::add_bias(&v, v_bias)?))
+            }
         }
     }
 

@@ -26,11 +26,8 @@ pub(super) fn config(keys: &Keys<'_>, sizes: Sizes) -> Result<ModelConfig, LoadE
     let local_base = keys.opt_number("rope.freq_base_swa")?.unwrap_or(LOCAL_ROPE_BASE);
     // Longer contexts were trained with scaled positions, on the layers that see all of them.
     let local = LayerConfig { window: Some(window), rope_base: local_base, rope_scale: 1.0 };
-    let global =
-        LayerConfig { window: None, rope_base: sizes.rope_base, rope_scale: keys.linear_rope_scale()? };
-    let layers = (1..=sizes.n_layers)
-        .map(|nth| if nth.is_multiple_of(pattern) { global } else { local })
-        .collect();
+    let global = LayerConfig { window: None, rope_base: sizes.rope_base, rope_scale: keys.linear_rope_scale()? };
+    let layers = (1..=sizes.n_layers).map(|nth| if nth.is_multiple_of(pattern) { global } else { local }).collect();
     let scaled_width = match sizes.n_layers {
         LAYERS_OF_27B => sizes.hidden_size as f32 / sizes.n_heads as f32,
         _ => sizes.head_dim as f32,

@@ -21,7 +21,9 @@ pub struct Perplexity {
 #[derive(Debug, thiserror::Error)]
 pub enum PerplexityError {
     /// The window cannot be used with this model.
-    #[error("context {context} is not usable: it must be at least 4, within the model's {limit} tokens, and fit the cache")]
+    #[error(
+        "context {context} is not usable: it must be at least 4, within the model's {limit} tokens, and fit the cache"
+    )]
     Context {
         /// The window asked for, in tokens.
         context: usize,
@@ -77,10 +79,8 @@ pub fn perplexity(
             let mut plan = StepPlan::default();
             push_span(&mut plan, &window[start..end], start, &blocks, wanted.start - start..wanted.end - start);
             let logits = forward.step(&plan)?;
-            nll += wanted
-                .enumerate()
-                .map(|(row, position)| -log_prob(logits.row(row), window[position + 1]))
-                .sum::<f64>();
+            nll +=
+                wanted.enumerate().map(|(row, position)| -log_prob(logits.row(row), window[position + 1])).sum::<f64>();
         }
         chunks += 1;
     }
@@ -140,10 +140,7 @@ mod tests {
     fn windows_that_do_not_fit_are_refused() {
         let mut forward = Uniform { first_tokens: Vec::new() };
         for context in [0, 3, 129, usize::MAX] {
-            assert!(matches!(
-                perplexity(&mut forward, &[0; 300], context, None),
-                Err(PerplexityError::Context { .. })
-            ));
+            assert!(matches!(perplexity(&mut forward, &[0; 300], context, None), Err(PerplexityError::Context { .. })));
         }
         assert!(matches!(perplexity(&mut forward, &[0; 9], 100, None), Err(PerplexityError::TooShort { .. })));
     }

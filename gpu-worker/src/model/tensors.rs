@@ -39,10 +39,9 @@ fn vector(header: &GgufHeader, name: &str, width: usize) -> Result<(), LoadError
     expect_shape(info, &[width as u64])?;
     match info.dtype {
         GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => Ok(()),
-        other => Err(LoadError::UnsupportedTensorType {
-            name: name.to_owned(),
-            ggml_type: format!("{other:?}, a vector"),
-        }),
+        other => {
+            Err(LoadError::UnsupportedTensorType { name: name.to_owned(), ggml_type: format!("{other:?}, a vector") })
+        }
     }
 }
 

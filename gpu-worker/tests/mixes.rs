@@ -1,0 +1,131 @@
+//! Batch invariance on the real files: whatever a request runs with, its tokens and log-probabilities are bit-equal to
+//! those it gets alone. Mixes draw batch, order of arrival, prefill chunk, and a pool small enough to preempt.
+
+mod common;
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use contract::Sampling;
+use gpu_worker::engine::plan::Forward;
+use gpu_worker::engine::planner::{Limits, Planner, StepOutput};
+use gpu_worker::engine::random::philox;
+use gpu_worker::engine::sampler::Choosing;
+use gpu_worker::engine::sequence::{DropMark, OutputText, Piece, Prepared, SequenceId};
+
+const MIXES: u32 = 100;
+const REQUESTS: usize = 24;
+const N_BLOCKS: usize = 64;
+
+struct NoText;
+
+impl OutputText for NoText {
+    fn push(&mut self, _id: u32, _watch_stops: bool) -> Piece {
+        Piece::default()
+    }
+
+    fn finish(&mut self) -> String {
+        String::new()
+    }
+}
+
+/// Tokens with the bits of their log-probability and of the two likeliest beside it.
+type Answer = Vec<(u32, Vec<u32>)>;
+
+fn draw(seed: u32, what: u32, below: usize) -> usize {
+    philox([seed, what, 0, 0], [11, 12])[0] as usize % below
+}
+
+fn request(idx: usize, vocab: usize) -> Prepared {
+    let n_prompt = 1 + draw(idx as u32, 1, 60);
+    let greedy = idx % 2 == 0;
+    Prepared {
+        id: SequenceId(idx as u64),
+        prompt: (0..n_prompt).map(|at| draw(idx as u32, 100 + at as u32, vocab) as u32).collect(),
+        choosing: Choosing {
+            sampling: Sampling { temperature: if greedy { 0.0 } else { 1.0 }, ..Sampling::default() },
+            seed: 1_000 + idx as u64,
+            logprobs: Some(2),
+        },
+        max_tokens: 2 + draw(idx as u32, 2, 9) as u32,
+        min_tokens: 0,
+        end_ids: Vec::new(),
+        text: Box::new(NoText),
+        deadline: None,
+        mark: DropMark::default(),
+    }
+}
+
+/// Runs the requests, one arriving at every `gap`-th step; answers what each got, and the preemptions.
+fn run(forward: &mut dyn Forward, idxs: &[usize], limits: Limits, n_blocks: usize, gap: usize) -> (HashMap<u64, Answer>, u64) {
+    let mut planner = Planner::new(limits, n_blocks);
+    let mut arriving = idxs.iter().map(|idx| request(*idx, forward.vocab_size()));
+    let mut left = idxs.len();
+    let mut answers: HashMap<u64, Answer> = HashMap::new();
+    for step in 0.. {
+        if step % gap == 0 || planner.is_idle() {
+            if let Some(next) = arriving.next() {
+                planner.admit(next);
+            }
+        }
+        let plan = planner.plan().expect("K-2: not idle, so there is a plan");
+        let logits = forward.step(&plan).expect("the step is computed");
+        let mut out = StepOutput::default();
+        planner.commit(&plan, &logits, &mut out);
+        for token in out.tokens {
+            let (own, top) = token.chosen.logprobs.expect("log-probabilities were asked for");
+            let bits = std::iter::once(own.to_bits()).chain(top.iter().map(|(_, logprob)| logprob.to_bits()));
+            answers.entry(token.id.0).or_default().push((token.chosen.id, bits.collect()));
+        }
+        left -= out.ended.len();
+        if left == 0 {
+            break;
+        }
+    }
+    assert_eq!(planner.pool().n_used(), 0, "K-1");
+    (answers, planner.preemptions())
+}
+
+fn any_mix_gives_what_each_gets_alone(model: &str) {
+    let begin = Instant::now();
+    let mut forward = common::fresh(model, N_BLOCKS);
+    let alone: Vec<Answer> = (0..REQUESTS)
+        .map(|idx| {
+            let limits = Limits { max_sequences: 1, step_tokens: 256 };
+            run(&mut forward, &[idx], limits, N_BLOCKS, 1).0.remove(&(idx as u64)).expect("it was run")
+        })
+        .collect();
+    let (mut compared, mut preemptions) = (0, 0);
+    for mix in 0..MIXES {
+        let mut idxs: Vec<usize> = (0..REQUESTS).collect();
+        for at in 0..REQUESTS {
+            idxs.swap(at, draw(mix, 10 + at as u32, REQUESTS));
+        }
+        // A sixteenth of the mixes takes all sixteen at once; the others what they draw.
+        idxs.truncate(if mix % 16 == 0 { 16 } else { 2 + draw(mix, 3, 12) });
+        let limits =
+            Limits { max_sequences: 1 + draw(mix, 4, 16), step_tokens: [1, 7, 16, 33, 256][draw(mix, 5, 5)] };
+        let n_blocks = 5 + draw(mix, 6, 24);
+        let (answers, preempted) = run(&mut forward, &idxs, limits, n_blocks, 1 + draw(mix, 7, 3));
+        for idx in &idxs {
+            assert_eq!(answers[&(*idx as u64)], alone[*idx], "{model}, mix {mix}, request {idx}, {limits:?}, {n_blocks} blocks");
+            compared += 1;
+        }
+        preemptions += preempted;
+    }
+    assert!(preemptions > 20, "the small pools were meant to preempt, and did {preemptions} times");
+    println!(
+        "{model}: {MIXES} mixes, {compared} answers bit-equal, {preemptions} preemptions, {:.0} s",
+        begin.elapsed().as_secs_f64()
+    );
+}
+
+#[test]
+fn any_mix_of_qwen_requests_gives_what_each_gets_alone() {
+    any_mix_gives_what_each_gets_alone("qwen2.5-coder-0.5b-instruct-q4_k_m");
+}
+
+#[test]
+fn any_mix_of_gemma_requests_gives_what_each_gets_alone() {
+    any_mix_gives_what_each_gets_alone("gemma-3-270m-q4_k_m");
+}
