@@ -50,8 +50,8 @@ fn measure() {
         let steps: Vec<Duration> = (0..12)
             .map(|nth| {
                 let mut plan = StepPlan::default();
-                for seat in 0..batch {
-                    push_span(&mut plan, &[ids[seat]], context + nth, &blocks(seat), 0..1);
+                for (seat, &id) in ids[..batch].iter().enumerate() {
+                    push_span(&mut plan, &[id], context + nth, &blocks(seat), 0..1);
                 }
                 step(&mut forward, &plan)
             })

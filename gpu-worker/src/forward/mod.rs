@@ -30,11 +30,7 @@ pub fn check_plan(plan: &StepPlan, limits: PlanLimits) -> Result<(), ForwardErro
     let refuse = |what: String| Err(ForwardError::Device(format!("the plan is not valid: {what}")));
     let n_tokens = plan.n_tokens();
     if plan.positions.len() != n_tokens || plan.slots.len() != n_tokens {
-        return refuse(format!(
-            "{n_tokens} tokens, {} positions and {} slots",
-            plan.positions.len(),
-            plan.slots.len()
-        ));
+        return refuse(format!("{n_tokens} tokens, {} positions and {} slots", plan.positions.len(), plan.slots.len()));
     }
     if let Some(row) = plan.tokens.iter().position(|&token| token as usize >= limits.vocab_size) {
         return refuse(format!("token {} of row {row} is outside the vocabulary", plan.tokens[row]));
@@ -123,7 +119,8 @@ mod tests {
 
     #[test]
     fn every_broken_field_is_refused() {
-        let breaks: [(&str, fn(&mut StepPlan)); 10] = [
+        type Break = fn(&mut StepPlan);
+        let breaks: [(&str, Break); 10] = [
             ("token", |p| p.tokens[1] = 10),
             ("positions", |p| p.positions[0] = 14),
             ("slots", |p| p.slots[2] = 5),

@@ -279,7 +279,8 @@ mod tests {
 
     #[test]
     fn hostile_sizes_are_refused_by_name() {
-        let breaks: [(&str, fn(&mut ModelConfig)); 14] = [
+        type Break = fn(&mut ModelConfig);
+        let breaks: [(&str, Break); 14] = [
             ("n_layers", |c| c.layers.clear()),
             ("hidden_size", |c| c.hidden_size = 0),
             ("hidden_size", |c| c.hidden_size = usize::MAX),
