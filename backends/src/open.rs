@@ -18,6 +18,8 @@ pub struct BackendUrls {
     pub store: String,
     /// `memory:`.
     pub queue: String,
+    /// Most wake-ups that wait in one queue.
+    pub queue_limit: usize,
     /// `memory:`.
     pub bus: String,
     /// `file:///absolute/folder`, the path as it is.
@@ -122,7 +124,7 @@ pub async fn open(urls: &BackendUrls) -> Result<Backends, OpenError> {
     }
     Ok(Backends {
         store: Arc::new(store),
-        queue: Arc::new(InProcessQueue::default()),
+        queue: Arc::new(InProcessQueue::new(urls.queue_limit)),
         bus: Arc::new(InProcessBus::default()),
         objects: Arc::new(objects),
         lock,

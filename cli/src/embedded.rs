@@ -50,11 +50,12 @@ impl Model {
 ///
 /// # Errors
 /// Another process has the folder, or it cannot be used.
-pub async fn open_backends(data_dir: &Path) -> anyhow::Result<Backends> {
+pub async fn open_backends(data_dir: &Path, config: &Config) -> anyhow::Result<Backends> {
     let folder = std::path::absolute(data_dir).with_context(|| format!("{} is no path", data_dir.display()))?;
     let urls = BackendUrls {
         store: format!("sqlite://{}", folder.join("jobs.db").display()),
         queue: "memory:".to_owned(),
+        queue_limit: config.queue.limit.get() as usize,
         bus: "memory:".to_owned(),
         objects: format!("file://{}", folder.join("objects").display()),
     };

@@ -49,7 +49,7 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     logging::start(&settings.log)?;
     let model = embedded::find_model(&settings.serve.model).await?;
     let served = model.served.clone();
-    let backends = embedded::open_backends(&settings.serve.data_dir).await?;
+    let backends = embedded::open_backends(&settings.serve.data_dir, &settings).await?;
     let listener = TcpListener::bind(settings.serve.listen)
         .await
         .with_context(|| format!("{} cannot be listened on; choose another with --listen", settings.serve.listen))?;

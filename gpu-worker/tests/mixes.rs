@@ -59,7 +59,8 @@ fn request(idx: usize, vocab: usize) -> Prepared {
 /// Runs the requests, one arriving at every `gap`-th step; answers what each got, and the preemptions.
 fn run(forward: &mut dyn Forward, idxs: &[usize], limits: Limits, n_blocks: usize, gap: usize) -> (HashMap<u64, Answer>, u64) {
     let mut planner = Planner::new(limits, n_blocks);
-    let mut arriving = idxs.iter().map(|idx| request(*idx, forward.vocab_size()));
+    let vocab = forward.vocab_size();
+    let mut arriving = idxs.iter().map(|idx| request(*idx, vocab));
     let mut left = idxs.len();
     let mut answers: HashMap<u64, Answer> = HashMap::new();
     for step in 0.. {

@@ -101,7 +101,7 @@ def a_seed_fixes_the_answer():
 
 @check
 def chat_logprobs():
-    answer = chat("Say hello.", max_tokens=8, logprobs=True, top_logprobs=3)
+    answer = chat("What is the capital of France? Answer in one word.", max_tokens=16, logprobs=True, top_logprobs=3)
     tokens = answer.choices[0].logprobs.content
     equal(len(tokens), answer.usage.completion_tokens, "one entry per token")
     for token in tokens:
@@ -109,7 +109,10 @@ def chat_logprobs():
         likely = [top.logprob for top in token.top_logprobs]
         assert likely == sorted(likely, reverse=True) and likely[0] <= 0, f"best first: {token}"
         equal((token.token, token.logprob), (token.top_logprobs[0].token, likely[0]), "greedy takes the likeliest")
-    text = b"".join(bytes(token.bytes or []) for token in tokens).decode()
+    *words, end = tokens
+    equal((end.token, end.bytes), ("<|im_end|>", None), "the token that ends the answer stands for no text")
+    equal("".join(token.token for token in words), answer.choices[0].message.content, "the tokens joined")
+    text = b"".join(bytes(token.bytes) for token in words).decode()
     equal(text, answer.choices[0].message.content, "the tokens' bytes joined")
     assert chat("Say hello.", max_tokens=2).choices[0].logprobs is None, "no log-probabilities unless asked for"
 
@@ -133,11 +136,12 @@ def completion_logprobs():
     shown, [choice] = answer.choices[0].logprobs, answer.choices
     lengths = [len(shown.tokens), len(shown.token_logprobs), len(shown.top_logprobs), len(shown.text_offset)]
     equal(lengths, [answer.usage.completion_tokens] * 4, "one entry per token in each list")
-    assert shown.text_offset[0] == 0 and shown.text_offset == sorted(shown.text_offset), shown.text_offset
     for token, logprob, top in zip(shown.tokens, shown.token_logprobs, shown.top_logprobs):
         equal(top[token], logprob, f"the chosen token {token!r} among the likely ones")
         assert len(top) in (1, 2, 3) and max(top.values()) == logprob <= 0, f"{token!r}: {logprob}, {top}"
-    assert choice.text.startswith(shown.tokens[0]), f"{choice.text!r} begins with {shown.tokens[0]!r}"
+    equal("".join(shown.tokens), choice.text, "the tokens joined")
+    starts = [len("".join(shown.tokens[:nth])) for nth in range(len(shown.tokens))]
+    equal(shown.text_offset, starts, "where each token begins")
 
 
 def joined_chat(chunks, whole):
@@ -211,7 +215,7 @@ def refused(kind, status, param, code, call, what):
         answer = call()
     except kind as error:
         equal((error.status_code, error.param, error.code), (status, param, code), f"{what}: status, param and code")
-        assert param is None or param in error.body["message"], f"{what}: {error.body}"
+        assert error.body["message"] and error.type == error.body["type"], f"{what}: {error.body}"
         equal(error.request_id, error.response.headers["x-request-id"], f"{what}: request_id")
         return error
     raise AssertionError(f"{what}: expected {kind.__name__}, found {answer}")
@@ -287,7 +291,6 @@ def is_cancelled(run, what):
         assert time.monotonic() < patience, f"{what}: the job goes on: {job}"
         time.sleep(0.05)
     equal(job["status"], "cancelled", f"{what}: status of {job['id']}")
-    return job
 
 
 # Long enough that only a cancel ends it in time.
@@ -302,8 +305,7 @@ def hanging_up_cancels_the_job():
         pass
     equal(the_job_of(run)["status"], "running", "before the client hangs up")
     stream.close()
-    job = is_cancelled(run, "a stream")
-    assert job["usage"]["completion_tokens"] < 20_000, job["usage"]
+    is_cancelled(run, "a stream")
 
     run = str(uuid.uuid4())
     try:
@@ -339,10 +341,11 @@ def main():
         try:
             function()
             print(f"ok     {function.__name__} ({time.monotonic() - begin:.1f} s)", flush=True)
-        except Exception:  # Whatever it is: the other checks are still worth running.
+        except Exception as error:  # Whatever it is: the other checks are still worth running.
             failed += 1
-            print(f"FAILED {function.__name__}", flush=True)
-            traceback.print_exc(file=sys.stdout)
+            here = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == __file__]
+            lines = ", ".join(str(frame.lineno) for frame in here)
+            print(f"FAILED {function.__name__} (lines {lines}): {type(error).__name__}: {error}", flush=True)
     print(f"openai {openai.__version__}: {failed} failed")
     sys.exit(1 if failed else 0)
 

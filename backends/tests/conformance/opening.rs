@@ -11,6 +11,7 @@ fn urls(folder: &Path) -> BackendUrls {
     BackendUrls {
         store: format!("sqlite://{}/data/jobs.db", folder.display()),
         queue: "memory:".into(),
+        queue_limit: 256,
         bus: "memory:".into(),
         objects: format!("file://{}/data/objects", folder.display()),
     }

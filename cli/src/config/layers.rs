@@ -19,7 +19,8 @@ const PREFIX: &str = "PENSTOCK_";
 const SHORT: [(&str, &str); 2] = [("PENSTOCK_SERVER", "client.server"), ("PENSTOCK_API_KEY", "client.api_key")];
 
 /// Variables of ours that are no settings; whoever reads them documents them.
-const OTHERS: [&str; 3] = ["PENSTOCK_CACHE", "PENSTOCK_CONFIG", "PENSTOCK_CPU_KERNELS"];
+const OTHERS: [&str; 4] =
+    ["PENSTOCK_CACHE", "PENSTOCK_CONFIG", "PENSTOCK_CPU_KERNELS", gpu_worker::engine::fault::ABORT_ON_SEED];
 
 /// Why the settings could not be read.
 #[derive(Debug, thiserror::Error)]
