@@ -10,8 +10,9 @@ use crate::config::{Log, LogFormat};
 /// # Errors
 /// The level is no filter.
 pub fn start(log: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&log.level)
-        .with_context(|| format!("log.level `{}` is no level or filter (try info, or info,scheduler=debug)", log.level))?;
+    let filter = EnvFilter::try_new(&log.level).with_context(|| {
+        format!("log.level `{}` is no level or filter (try info, or info,scheduler=debug)", log.level)
+    })?;
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     match log.format {
         LogFormat::Text => lines.with_ansi(crate::terminal::is_watched()).init(),

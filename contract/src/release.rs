@@ -58,10 +58,7 @@ mod tests {
         let manifest =
             Manifest { model_sha256: "ab".into(), engine: "penstock 0.1.0".into(), numerics: "portable".into() };
         // `printf '{"engine":"penstock 0.1.0","model_sha256":"ab","numerics":"portable"}' | sha256sum`
-        assert_eq!(
-            manifest.fingerprint().as_str(),
-            "440f72cd82ab22e7b11e92efe6c39dd88203228b22c6ea77d8be6349763fbf30"
-        );
+        assert_eq!(manifest.fingerprint().as_str(), "440f72cd82ab22e7b11e92efe6c39dd88203228b22c6ea77d8be6349763fbf30");
         let other = Manifest { numerics: "avx512-vnni".into(), ..manifest.clone() };
         assert_ne!(manifest.fingerprint(), other.fingerprint());
     }

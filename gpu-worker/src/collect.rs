@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use contract::record::AttemptTimings;
-use contract::{ChoiceRecord, FinishReason, Fingerprint, Lease, Leased, Record, TokenEvent, TokenLogprob, Usage};
+use contract::{ChoiceRecord, Fingerprint, FinishReason, Lease, Leased, Record, TokenEvent, TokenLogprob, Usage};
 
 use crate::engine::sampler::Chosen;
 use crate::engine::sequence::{StopReason, TokenOutput};
@@ -64,7 +64,13 @@ impl Collected {
     }
 
     /// The record of the finished job.
-    pub fn into_record(self, release: Fingerprint, reason: FinishReason, stop: Option<StopReason>, usage: Usage) -> Record {
+    pub fn into_record(
+        self,
+        release: Fingerprint,
+        reason: FinishReason,
+        stop: Option<StopReason>,
+        usage: Usage,
+    ) -> Record {
         let asked_for_logprobs = self.leased.request.logprobs.is_some();
         let kind = self.leased.request.kind();
         let stop_reason = match stop {

@@ -149,7 +149,10 @@ impl Committer {
         for ((lease, outcome), answer) in outcomes.iter().zip(answers) {
             match (answer, outcome) {
                 (Ok(()), outcome) => self.ended(*lease, state_of(outcome)).await,
-                (Err(_), Outcome::Succeeded { usage, .. } | Outcome::Failed { usage, .. } | Outcome::Expired { usage }) => {
+                (
+                    Err(_),
+                    Outcome::Succeeded { usage, .. } | Outcome::Failed { usage, .. } | Outcome::Expired { usage },
+                ) => {
                     tracing::info!(job.id = %lease.job, attempt = lease.attempt, "a result came after its lease; dropped");
                     self.book(*lease, *usage).await;
                 }

@@ -38,7 +38,13 @@ impl Preparer {
     ///
     /// # Errors
     /// A permanent [`JobError`] that names the request's field at fault.
-    pub fn prepare(&self, id: SequenceId, leased: &Leased, mark: DropMark, leased_at: Instant) -> Result<Ready, JobError> {
+    pub fn prepare(
+        &self,
+        id: SequenceId,
+        leased: &Leased,
+        mark: DropMark,
+        leased_at: Instant,
+    ) -> Result<Ready, JobError> {
         let request = &leased.request;
         let (prompt_text, prompt) = self.prompt_of(&request.input)?;
         if prompt.is_empty() {

@@ -132,12 +132,7 @@ impl Puller {
     }
 
     /// Takes up to `room` messages and leases them. Answers how many messages there were.
-    async fn take(
-        &self,
-        room: usize,
-        turns: &mut Turns,
-        suspects: &mut VecDeque<Start>,
-    ) -> Result<usize, ()> {
+    async fn take(&self, room: usize, turns: &mut Turns, suspects: &mut VecDeque<Start>) -> Result<usize, ()> {
         let mut may_have = [true; 3];
         let mut deliveries: Vec<Delivery> = Vec::new();
         while deliveries.len() < room {

@@ -9,8 +9,8 @@ use contract::release::Manifest;
 
 use crate::engine::plan::{BLOCK_TOKENS, Forward};
 use crate::forward::candle::CandleForward;
-use crate::load::LoadError;
 use crate::load::GgufHeader;
+use crate::load::LoadError;
 use crate::load::gguf::{self, LoadOptions};
 use crate::model::config::ModelConfig;
 use crate::model::family::read_config;
@@ -35,7 +35,7 @@ pub enum ReleaseError {
         path: PathBuf,
         /// What is wrong with it.
         #[source]
-        source: LoadError,
+        source: Box<LoadError>,
     },
     /// Not even one sequence of the context fits the cache.
     #[error("a KV cache of {mib} MiB holds {tokens} tokens, too few to answer anything: raise engine.kv_cache_mib")]
@@ -75,9 +75,8 @@ pub struct LoadedRelease {
 /// # Errors
 /// [`ReleaseError`] names what is wrong with the file.
 pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, ReleaseError> {
-    let wrong = |source: LoadError| ReleaseError::Load { path: path.to_owned(), source };
-    let mut file =
-        std::fs::File::open(path).map_err(|source| ReleaseError::Open { path: path.to_owned(), source })?;
+    let wrong = |source: LoadError| ReleaseError::Load { path: path.to_owned(), source: Box::new(source) };
+    let mut file = std::fs::File::open(path).map_err(|source| ReleaseError::Open { path: path.to_owned(), source })?;
     let header = GgufHeader::read(&mut std::io::BufReader::new(&mut file)).map_err(wrong)?;
     let config = read_config(&header).map_err(wrong)?;
     let prompts = Arc::new(Prompts::from_gguf(&header.metadata).map_err(wrong)?);
@@ -137,7 +136,7 @@ impl Identified {
                 "the KV cache holds less than one full context; longer requests are refused"
             );
         }
-        let wrong = |source: LoadError| ReleaseError::Load { path: self.path.clone(), source };
+        let wrong = |source: LoadError| ReleaseError::Load { path: self.path.clone(), source: Box::new(source) };
         let options = LoadOptions { progress: Some(progress) };
         let model = gguf::load(&self.path, &Device::Cpu, options).map_err(wrong)?;
         let forward = CandleForward::new(model, n_blocks).map_err(wrong)?;

@@ -18,8 +18,8 @@ use crate::engine::{self, Command, EngineStatus};
 use crate::heartbeat::{Heartbeat, Identity};
 use crate::live::Live;
 use crate::prepare::Preparer;
-use crate::pump::{Collecting, EventBuffer, Pump};
 use crate::puller::{Puller, Start};
+use crate::pump::{Collecting, EventBuffer, Pump};
 use crate::release::LoadedRelease;
 
 /// The ports a worker needs.
@@ -80,8 +80,7 @@ pub async fn run(
         vocab_size: forward.vocab_size(),
         cache_tokens,
     };
-    let mut engine =
-        engine::spawn(forward, config.limits, FaultPoint::from_env()).map_err(WorkerError::Thread)?;
+    let mut engine = engine::spawn(forward, config.limits, FaultPoint::from_env()).map_err(WorkerError::Thread)?;
     let outputs = std::mem::replace(&mut engine.outputs, mpsc::channel(1).1);
     let live = Arc::new(Live::default());
     let events = Arc::new(EventBuffer::default());
@@ -130,15 +129,8 @@ pub async fn run(
         live: Arc::clone(&live),
         room: Arc::clone(&room),
     };
-    let pump = Pump {
-        outputs,
-        collecting,
-        tokenizer,
-        events: Arc::clone(&events),
-        finished,
-        live: Arc::clone(&live),
-        room,
-    };
+    let pump =
+        Pump { outputs, collecting, tokenizer, events: Arc::clone(&events), finished, live: Arc::clone(&live), room };
     let committer = Committer {
         finished: to_commit,
         store: Arc::clone(&deps.store),
@@ -225,11 +217,8 @@ impl Starter {
             self.events.push([JobEvent { job: lease.job, attempt: lease.attempt, body: JobEventBody::Started }]);
             let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
             let preparer = self.preparer.clone();
-            let ending = Ending {
-                finished: self.finished.clone(),
-                live: Arc::clone(&self.live),
-                room: Arc::clone(&self.room),
-            };
+            let ending =
+                Ending { finished: self.finished.clone(), live: Arc::clone(&self.live), room: Arc::clone(&self.room) };
             let commands = self.commands.clone();
             let collecting = Arc::clone(&self.collecting);
             tokio::spawn(async move {
@@ -274,10 +263,7 @@ impl Ending {
     }
 }
 
-fn prepare(
-    preparer: &Preparer,
-    start: Start,
-) -> Result<(Collected, engine::sequence::Prepared), Finished> {
+fn prepare(preparer: &Preparer, start: Start) -> Result<(Collected, engine::sequence::Prepared), Finished> {
     let Start { leased, mark, leased_at } = start;
     let lease = leased.lease;
     if mark.is_set() {
@@ -287,9 +273,7 @@ fn prepare(
         return Err(Finished::deadline_passed(lease));
     }
     let id = SequenceId(NEXT_SEQUENCE.fetch_add(1, Ordering::Relaxed));
-    let ready = preparer
-        .prepare(id, &leased, mark, leased_at)
-        .map_err(|error| Finished::not_prepared(lease, error))?;
+    let ready = preparer.prepare(id, &leased, mark, leased_at).map_err(|error| Finished::not_prepared(lease, error))?;
     let collected = Collected::new(leased, leased_at, ready.prompt_text, ready.prepared.prompt.clone());
     Ok((collected, ready.prepared))
 }

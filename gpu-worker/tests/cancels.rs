@@ -60,7 +60,7 @@ fn a_thousand_cancels_free_every_block_within_a_step() {
             let mark = DropMark::default();
             marks.insert(started, mark.clone());
             let command = Command::Start(Box::new(sequence(started, mark)));
-            engine.commands.blocking_send(command).ok().expect("the engine runs");
+            assert!(engine.commands.blocking_send(command).is_ok(), "the engine runs");
             started += 1;
         }
         // A random pause puts the cancel anywhere in a step.
@@ -108,6 +108,6 @@ fn a_thousand_cancels_free_every_block_within_a_step() {
     );
     // The step that runs while the mark is set, and one more while the reader looks.
     assert!(steps_taken[percentile(0.99)] <= 3, "cancelled sequences go on: {steps_taken:?}");
-    engine.commands.blocking_send(Command::Stop).ok().expect("the engine runs");
+    assert!(engine.commands.blocking_send(Command::Stop).is_ok(), "the engine runs");
     assert!(engine.join());
 }

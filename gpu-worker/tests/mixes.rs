@@ -38,7 +38,7 @@ fn draw(seed: u32, what: u32, below: usize) -> usize {
 
 fn request(idx: usize, vocab: usize) -> Prepared {
     let n_prompt = 1 + draw(idx as u32, 1, 60);
-    let greedy = idx % 2 == 0;
+    let greedy = idx.is_multiple_of(2);
     Prepared {
         id: SequenceId(idx as u64),
         prompt: (0..n_prompt).map(|at| draw(idx as u32, 100 + at as u32, vocab) as u32).collect(),
@@ -57,17 +57,23 @@ fn request(idx: usize, vocab: usize) -> Prepared {
 }
 
 /// Runs the requests, one arriving at every `gap`-th step; answers what each got, and the preemptions.
-fn run(forward: &mut dyn Forward, idxs: &[usize], limits: Limits, n_blocks: usize, gap: usize) -> (HashMap<u64, Answer>, u64) {
+fn run(
+    forward: &mut dyn Forward,
+    idxs: &[usize],
+    limits: Limits,
+    n_blocks: usize,
+    gap: usize,
+) -> (HashMap<u64, Answer>, u64) {
     let mut planner = Planner::new(limits, n_blocks);
     let vocab = forward.vocab_size();
     let mut arriving = idxs.iter().map(|idx| request(*idx, vocab));
     let mut left = idxs.len();
     let mut answers: HashMap<u64, Answer> = HashMap::new();
     for step in 0.. {
-        if step % gap == 0 || planner.is_idle() {
-            if let Some(next) = arriving.next() {
-                planner.admit(next);
-            }
+        if (step % gap == 0 || planner.is_idle())
+            && let Some(next) = arriving.next()
+        {
+            planner.admit(next);
         }
         let plan = planner.plan().expect("K-2: not idle, so there is a plan");
         let logits = forward.step(&plan).expect("the step is computed");
@@ -104,12 +110,15 @@ fn any_mix_gives_what_each_gets_alone(model: &str) {
         }
         // A sixteenth of the mixes takes all sixteen at once; the others what they draw.
         idxs.truncate(if mix % 16 == 0 { 16 } else { 2 + draw(mix, 3, 12) });
-        let limits =
-            Limits { max_sequences: 1 + draw(mix, 4, 16), step_tokens: [1, 7, 16, 33, 256][draw(mix, 5, 5)] };
+        let limits = Limits { max_sequences: 1 + draw(mix, 4, 16), step_tokens: [1, 7, 16, 33, 256][draw(mix, 5, 5)] };
         let n_blocks = 5 + draw(mix, 6, 24);
         let (answers, preempted) = run(&mut forward, &idxs, limits, n_blocks, 1 + draw(mix, 7, 3));
         for idx in &idxs {
-            assert_eq!(answers[&(*idx as u64)], alone[*idx], "{model}, mix {mix}, request {idx}, {limits:?}, {n_blocks} blocks");
+            assert_eq!(
+                answers[&(*idx as u64)],
+                alone[*idx],
+                "{model}, mix {mix}, request {idx}, {limits:?}, {n_blocks} blocks"
+            );
             compared += 1;
         }
         preemptions += preempted;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tests::server::data_dir;
 use tests::{Client, Server, Settings};
 
-const PER_CLASS: usize = 96;
+const PER_CLASS: usize = 72;
 
 async fn started_order(client: &Client) -> Vec<(String, String)> {
     let mut jobs: Vec<(String, String)> = client
@@ -35,7 +35,7 @@ async fn saturated_classes_are_served_by_weight_and_none_starves() {
     for idx in 0..PER_CLASS {
         for class in ["bulk", "standard", "interactive"] {
             let outer = json!({"class": class, "deadline_seconds": 1_800, "metadata": {"run": "classes"}});
-            let id = client.submit_chat(&format!("{idx}"), json!({"max_tokens": 12, "ignore_eos": true}), outer).await;
+            let id = client.submit_chat(&format!("{idx}"), json!({"max_tokens": 6, "ignore_eos": true}), outer).await;
             waits.push((class.to_owned(), id));
         }
     }

@@ -91,7 +91,11 @@ pub async fn run(args: &EngineArgs, config: &ConfigArgs) -> anyhow::Result<bool>
     let loaded = model.load_for_tokens(needed).await?;
     let mut forward = loaded.forward;
     if args.prompt_tokens + args.output_tokens > forward.context_tokens() {
-        bail!("prompt and output are {} tokens, the model takes {}", args.prompt_tokens + args.output_tokens, forward.context_tokens());
+        bail!(
+            "prompt and output are {} tokens, the model takes {}",
+            args.prompt_tokens + args.output_tokens,
+            forward.context_tokens()
+        );
     }
     let conditions = EngineConditions {
         machine: Conditions::of(&loaded.served),
@@ -110,7 +114,11 @@ pub async fn run(args: &EngineArgs, config: &ConfigArgs) -> anyhow::Result<bool>
     });
     let rows = rows.await.context("the benchmark panicked")??;
     let report = Report { conditions, rows };
-    if args.json { terminal::print_json(&report)? } else { show(&report)? }
+    if args.json {
+        terminal::print_json(&report)?
+    } else {
+        show(&report)?
+    }
     Ok(true)
 }
 
@@ -133,13 +141,14 @@ fn show(report: &Report) -> anyhow::Result<()> {
         let numbers = [row.prefill_tokens_per_s, row.decode_tokens_per_s, row.total_tokens_per_s, row.step_ms_p50];
         [row.batch.to_string()].into_iter().chain(numbers.map(number)).collect::<Vec<_>>()
     });
-    terminal::print(&terminal::table(&["batch", "prefill tok/s", "decode tok/s", "total tok/s", "decode step p50 ms"], rows))
+    terminal::print(&terminal::table(
+        &["batch", "prefill tok/s", "decode tok/s", "total tok/s", "decode step p50 ms"],
+        rows,
+    ))
 }
 
 fn median(forward: &mut dyn Forward, batch: usize, shape: Shape, repeat: usize) -> anyhow::Result<Row> {
-    let mut rows = (0..repeat)
-        .map(|_| measure(forward, batch, shape))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let mut rows = (0..repeat).map(|_| measure(forward, batch, shape)).collect::<anyhow::Result<Vec<_>>>()?;
     rows.sort_by(|a, b| a.total_tokens_per_s.total_cmp(&b.total_tokens_per_s));
     Ok(rows.swap_remove(rows.len() / 2))
 }
@@ -158,7 +167,9 @@ fn measure(forward: &mut dyn Forward, batch: usize, shape: Shape) -> anyhow::Res
     let begin = Instant::now();
     while ended < batch {
         let step_begin = Instant::now();
-        let Some(plan) = planner.plan() else { bail!("the planner has no plan: the cache is too small for this batch") };
+        let Some(plan) = planner.plan() else {
+            bail!("the planner has no plan: the cache is too small for this batch")
+        };
         let logits = forward.step(&plan)?;
         let mut out = StepOutput::default();
         planner.commit(&plan, &logits, &mut out);
@@ -188,11 +199,7 @@ fn random_sequence(id: usize, n_prompt: usize, n_output: usize, vocab: u32) -> P
     Prepared {
         id: SequenceId(id as u64),
         prompt: (0..n_prompt).map(|idx| philox([id as u32, idx as u32, 0, 0], [0, 0])[0] % vocab).collect(),
-        choosing: Choosing {
-            sampling: Sampling { temperature: 0.0, ..Sampling::default() },
-            seed: 0,
-            logprobs: None,
-        },
+        choosing: Choosing { sampling: Sampling { temperature: 0.0, ..Sampling::default() }, seed: 0, logprobs: None },
         max_tokens: n_output as u32,
         min_tokens: 0,
         end_ids: Vec::new(),

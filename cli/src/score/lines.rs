@@ -66,12 +66,15 @@ impl Dataset {
             _ => return Ok(Dataset::Jsonl(Jsonl { reader: BufReader::with_capacity(1 << 16, file), line: 0, at: 0 })),
         };
         let Some(template) = template else {
-            bail!("{} is CSV: say with --template how a record becomes a prompt, as in --template \"Classify: {{{{text}}}}\"", path.display())
+            bail!(
+                "{} is CSV: say with --template how a record becomes a prompt, as in --template \"Classify: {{{{text}}}}\"",
+                path.display()
+            )
         };
         let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(file);
-        let header = reader.headers().with_context(|| format!("the header line of {} cannot be read", path.display()))?;
-        let header: csv::StringRecord =
-            header.iter().map(|name| name.trim().trim_start_matches('\u{feff}')).collect();
+        let header =
+            reader.headers().with_context(|| format!("the header line of {} cannot be read", path.display()))?;
+        let header: csv::StringRecord = header.iter().map(|name| name.trim().trim_start_matches('\u{feff}')).collect();
         let template = Template::parse(template, &header)?;
         Ok(Dataset::Csv(Box::new(Csv { reader, header, template })))
     }

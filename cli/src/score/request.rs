@@ -50,27 +50,20 @@ impl From<ParseError> for Refusal {
 pub fn read(content: Value, line: u64, model: &str, any_model: bool, defaults: &Defaults) -> Asked {
     let mut custom_id = format!("line-{line}");
     let request = match content {
-        Value::Object(mut object) => {
-            match object.remove("custom_id") {
-                Some(Value::String(id)) => {
-                    custom_id = id;
-                    body_of(object, model, any_model, defaults)
-                }
-                None | Some(Value::Null) => body_of(object, model, any_model, defaults),
-                Some(_) => Err(refusal(Some("custom_id"), "invalid_type", "custom_id must be a string")),
+        Value::Object(mut object) => match object.remove("custom_id") {
+            Some(Value::String(id)) => {
+                custom_id = id;
+                body_of(object, model, any_model, defaults)
             }
-        }
+            None | Some(Value::Null) => body_of(object, model, any_model, defaults),
+            Some(_) => Err(refusal(Some("custom_id"), "invalid_type", "custom_id must be a string")),
+        },
         _ => Err(refusal(None, "invalid_type", "the line must be a JSON object")),
     };
     Asked { custom_id, request }
 }
 
-fn body_of(
-    object: Map<String, Value>,
-    model: &str,
-    any_model: bool,
-    defaults: &Defaults,
-) -> Result<Parsed, Refusal> {
+fn body_of(object: Map<String, Value>, model: &str, any_model: bool, defaults: &Defaults) -> Result<Parsed, Refusal> {
     let (is_chat, mut body) = if object.contains_key("body") || object.contains_key("url") {
         batch_line(object)?
     } else {
@@ -89,7 +82,11 @@ fn body_of(
         return Err(refusal(Some("model"), "model_not_found", message));
     }
     if body.get("stream") == Some(&Value::Bool(true)) {
-        return Err(refusal(Some("stream"), "unsupported_parameter", "a dataset line cannot be streamed; leave `stream` out"));
+        return Err(refusal(
+            Some("stream"),
+            "unsupported_parameter",
+            "a dataset line cannot be streamed; leave `stream` out",
+        ));
     }
     let body = Value::Object(body);
     Ok(if is_chat { parse_chat(&body) } else { parse_completion(&body) }?)

@@ -59,11 +59,8 @@ pub fn choose(
     if !all_finite(row) {
         return Err(NotFinite);
     }
-    let id = if how.sampling.temperature == 0.0 {
-        best_of(row, banned)
-    } else {
-        draw(row, how, position, banned, scratch)
-    };
+    let id =
+        if how.sampling.temperature == 0.0 { best_of(row, banned) } else { draw(row, how, position, banned, scratch) };
     let logprobs = how.logprobs.map(|top| logprobs_of(row, id, top as usize, scratch));
     Ok(Chosen { id, logprobs })
 }
@@ -243,7 +240,7 @@ fn exp_fast(x: f32) -> f32 {
     let scaled = clamped * std::f32::consts::LOG2_E;
     // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number.
     let whole = (scaled + 12_582_912.0) - 12_582_912.0;
-    let r = clamped - whole * 0.693_359_375 + whole * 2.121_944_4e-4;
+    let r = clamped - whole * 0.693_359_4 + whole * 2.121_944_4e-4;
     let poly = ((((1.987_569_2e-4 * r + 1.398_199_9e-3) * r + 8.333_452e-3) * r + 4.166_579_6e-2) * r + 1.666_666_5e-1)
         * r
         + 0.5;
@@ -285,11 +282,7 @@ mod tests {
     use super::*;
 
     fn how(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, seed: u64) -> Choosing {
-        Choosing {
-            sampling: Sampling { temperature, top_k, top_p, min_p, seed: Some(seed) },
-            seed,
-            logprobs: None,
-        }
+        Choosing { sampling: Sampling { temperature, top_k, top_p, min_p, seed: Some(seed) }, seed, logprobs: None }
     }
 
     fn pick(row: &[f32], how: &Choosing, position: u32, banned: &[u32]) -> u32 {

@@ -42,7 +42,7 @@ fn prepared(id: u64, n_prompt: usize, max_tokens: u32) -> Prepared {
         id: SequenceId(id),
         prompt: (0..n_prompt).map(|idx| philox([id as u32, idx as u32, 0, 0], [3, 4])[0] % 97).collect(),
         choosing: Choosing {
-            sampling: Sampling { temperature: if id % 2 == 0 { 0.0 } else { 0.9 }, ..Sampling::default() },
+            sampling: Sampling { temperature: if id.is_multiple_of(2) { 0.0 } else { 0.9 }, ..Sampling::default() },
             seed: id * 31,
             logprobs: Some(3),
         },
@@ -120,11 +120,9 @@ fn any_mix_gives_each_sequence_what_it_gets_alone() {
         let number = |what: u32, below: u32| philox([seed, what, 0, 0], [1, 2])[0] % below;
         let n_sequences = 1 + number(0, 12);
         let n_blocks = 12 + number(1, 20) as usize;
-        let limits =
-            Limits { max_sequences: 1 + number(2, 8) as usize, step_tokens: 1 + number(3, 64) as usize };
-        let shapes: Vec<(usize, u32)> = (0..n_sequences)
-            .map(|idx| (1 + number(10 + idx, 90) as usize, 1 + number(50 + idx, 80)))
-            .collect();
+        let limits = Limits { max_sequences: 1 + number(2, 8) as usize, step_tokens: 1 + number(3, 64) as usize };
+        let shapes: Vec<(usize, u32)> =
+            (0..n_sequences).map(|idx| (1 + number(10 + idx, 90) as usize, 1 + number(50 + idx, 80))).collect();
         let mut planner = Planner::new(limits, n_blocks);
         let mut next = 0;
         let result = run(&mut forward(n_blocks, ModelEnding::Never), &mut planner, |step, planner| {
@@ -155,7 +153,8 @@ fn a_thousand_random_cancels_leave_the_pool_whole() {
     let result = run(&mut forward(40, ModelEnding::Never), &mut planner, |step, planner| {
         let step = step as u32;
         if marks.len() < 1_000 && draw(step, 2) == 0 {
-            let sequence = prepared(marks.len() as u64, 1 + draw(step + 7_000, 60) as usize, 1 + draw(step + 9_000, 60));
+            let sequence =
+                prepared(marks.len() as u64, 1 + draw(step + 7_000, 60) as usize, 1 + draw(step + 9_000, 60));
             marks.push(sequence.mark.clone());
             planner.admit(sequence);
         }
@@ -253,11 +252,8 @@ fn a_failed_or_panicking_step_ends_its_sequences_and_nothing_else() {
     let mut endings = Vec::new();
     for id in 0..3 {
         engine.commands.blocking_send(Command::Start(Box::new(prepared(id, 4, 4)))).ok().unwrap();
-        'sequence: loop {
-            for ended in engine.outputs.blocking_recv().unwrap().ended {
-                endings.push(ended.ending);
-                break 'sequence;
-            }
+        while endings.len() <= id as usize {
+            endings.extend(engine.outputs.blocking_recv().unwrap().ended.into_iter().map(|ended| ended.ending));
         }
     }
     assert!(matches!(&endings[0], Ending::Failed(err) if err.message.contains("out of luck")), "{endings:?}");

@@ -39,25 +39,19 @@ pub enum LoadError {
         file_bytes: u64,
     },
     /// The file does not start with the GGUF magic.
-    #[error(
-        "not a GGUF file: it starts with {found:02x?} where \"GGUF\" was expected; give the path of a .gguf file"
-    )]
+    #[error("not a GGUF file: it starts with {found:02x?} where \"GGUF\" was expected; give the path of a .gguf file")]
     NotGguf {
         /// The first four bytes.
         found: [u8; 4],
     },
     /// A GGUF version (or byte order) that this reader does not know.
-    #[error(
-        "GGUF version {found} is not supported, only little-endian versions 2 and 3; convert the file again"
-    )]
+    #[error("GGUF version {found} is not supported, only little-endian versions 2 and 3; convert the file again")]
     UnsupportedVersion {
         /// The version field as read in little-endian order.
         found: u32,
     },
     /// The header contradicts itself or exceeds a limit: a damaged or hostile file.
-    #[error(
-        "the model file's header is malformed: {what}; fetch the file again from a source you trust"
-    )]
+    #[error("the model file's header is malformed: {what}; fetch the file again from a source you trust")]
     Malformed {
         /// What is wrong, and where.
         what: String,
@@ -135,10 +129,7 @@ pub enum LoadError {
 impl LoadError {
     /// A [`LoadError::BadMetadata`] for `key`.
     pub(crate) fn bad_metadata(key: &str, why: impl Into<String>) -> Self {
-        Self::BadMetadata {
-            key: key.to_owned(),
-            why: why.into(),
-        }
+        Self::BadMetadata { key: key.to_owned(), why: why.into() }
     }
 
     /// A [`LoadError::Malformed`].

@@ -149,9 +149,10 @@ fn without_generation_tags(source: &str) -> String {
     let mut out = String::with_capacity(source.len());
     let mut rest = source;
     while let Some(start) = rest.find("{%") {
-        let Some(length) = rest[start..].find("%}") else { break };
-        let end = start + length + 2;
-        let inside = &rest[start + 2..end - 2];
+        // Behind the opening, or `{%}` would end before it begins.
+        let Some(length) = rest[start + 2..].find("%}") else { break };
+        let inside = &rest[start + 2..][..length];
+        let end = start + 2 + length + 2;
         let (marks, word) = (['-', '+'], inside.trim_matches(|c: char| c.is_whitespace() || "-+".contains(c)));
         let stand_in = match word {
             "generation" => Some("if true"),

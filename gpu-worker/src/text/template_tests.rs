@@ -81,7 +81,7 @@ fn dates_come_from_the_clock() {
 
 #[test]
 fn syntax_errors_are_found_before_any_request() {
-    for source in ["{% if %}", "{{ a", "{% for x in y %}", "{% unknown %}"] {
+    for source in ["{% if %}", "{{ a", "{% for x in y %}", "{% unknown %}", "{%}", "{%} %}"] {
         assert!(matches!(ChatTemplate::from_source(source, "", ""), Err(TextError::TemplateSyntax(_))), "{source}");
     }
 }
