@@ -66,7 +66,7 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
         limits: api_limits(&settings),
     };
     let running = embedded::start(model, &backends, &settings, stopped.clone());
-    let serving = tokio::spawn(api::run(listener, deps, embedded::turned_on(stopped)));
+    let mut serving = tokio::spawn(api::run(listener, deps, embedded::turned_on(stopped)));
     tracing::info!(
         listen = %address,
         model = %served.name,
@@ -86,7 +86,15 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
             tracing::info!(grace = ?settings.serve.drain, "stopping: running jobs may finish, the rest is kept");
         }
         () = embedded::ended(&running) => tracing::error!("the engine ended; stopping"),
+        _ = &mut serving => anyhow::bail!("the HTTP server ended by itself"),
     }
+    tokio::spawn(async {
+        // Asked twice: whatever still runs is found again by the next start.
+        if embedded::asked_to_stop().await.is_ok() {
+            terminal::say("stopped at once");
+            std::process::exit(130);
+        }
+    });
     let _nobody_runs = stop.send(true);
     let ended = running.join().await;
     let _served = tokio::time::timeout(settings.serve.drain + Duration::from_secs(5), serving).await;

@@ -9,6 +9,7 @@ use futures::stream::BoxStream;
 use crate::event::{JobEvent, Signal, WorkerInfo};
 use crate::ids::{JobId, QueueId, TenantId, WorkerId};
 use crate::job::{Accepted, CancelAnswer, Filter, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Wake};
+use crate::life::JobState;
 use crate::outcome::{JobError, Outcome, Usage};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
@@ -65,8 +66,9 @@ pub trait JobStore: Send + Sync {
     async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Vec<Lease>, StoreError>;
     /// Ends jobs under their leases; durable before this answers.
     async fn finish(&self, finished: &[(Lease, Outcome)]) -> Result<Vec<Result<(), LeaseLost>>, StoreError>;
-    /// A transient failure: queued again after a backoff with full jitter, or failed when the budget is used up.
-    async fn retry(&self, lease: &Lease, error: &JobError) -> Result<Result<(), LeaseLost>, StoreError>;
+    /// A transient failure: queued again after a backoff with full jitter, or failed when the budget is used up; answers
+    /// which.
+    async fn retry(&self, lease: &Lease, error: &JobError) -> Result<Result<JobState, LeaseLost>, StoreError>;
     /// Gives leased jobs back unharmed, due after `delay`; lost leases are passed over.
     async fn hand_back(&self, leases: &[Lease], delay: Duration) -> Result<(), StoreError>;
     /// Cancels a queued or running job. Acknowledged means that no result follows.

@@ -113,7 +113,11 @@ fn millis(since: Instant) -> u64 {
 
 fn render_logprob(chosen: &Chosen, tokenizer: &TextTokenizer) -> Option<TokenLogprob> {
     let (own, top) = chosen.logprobs.as_ref()?;
-    let show = |id: u32| (tokenizer.token_text(id).unwrap_or_default().to_owned(), tokenizer.token_bytes(id));
+    // As a client reads it: ` the`, not the vocabulary's spelling; control tokens stand for no text.
+    let show = |id: u32| match tokenizer.token_bytes(id).filter(|_| !tokenizer.is_special(id)) {
+        Some(bytes) => (String::from_utf8_lossy(&bytes).into_owned(), Some(bytes)),
+        None => (tokenizer.token_text(id).unwrap_or_default().to_owned(), None),
+    };
     let (token, bytes) = show(chosen.id);
     let top = top.iter().map(|(id, logprob)| {
         let (token, bytes) = show(*id);

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use contract::record::INLINE_BYTES;
 use contract::{
-    Bus, ErrorCode, Fingerprint, JobError, JobEvent, JobEventBody, JobState, JobStore, Lease, Outcome, Record,
-    RecordLocation, Signal, Usage,
+    Bus, ErrorCode, Fingerprint, JobError, JobEvent, JobEventBody, JobState, JobStore, Lease, LeaseLost, Outcome,
+    Record, RecordLocation, Signal, StoreError, Usage,
 };
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::sync::mpsc;
@@ -145,7 +145,13 @@ impl Committer {
 
     /// Writes until the store answers: a result is not thrown away because the store was away for a while.
     async fn finish(&self, outcomes: Vec<(Lease, Outcome)>) {
-        let answers = self.until_answered(|| self.store.finish(&outcomes)).await;
+        let Some(answers) = self.until_answered(|| self.store.finish(&outcomes)).await else {
+            return self.finish_one_by_one(outcomes).await;
+        };
+        self.finished(&outcomes, answers).await;
+    }
+
+    async fn finished(&self, outcomes: &[(Lease, Outcome)], answers: Vec<Result<(), LeaseLost>>) {
         for ((lease, outcome), answer) in outcomes.iter().zip(answers) {
             match (answer, outcome) {
                 (Ok(()), outcome) => self.ended(*lease, state_of(outcome)).await,
@@ -155,6 +161,20 @@ impl Committer {
                 ) => {
                     tracing::info!(job.id = %lease.job, attempt = lease.attempt, "a result came after its lease; dropped");
                     self.book(*lease, *usage).await;
+                }
+            }
+        }
+    }
+
+    /// One of the rows is damaged: the others must not wait for it.
+    async fn finish_one_by_one(&self, outcomes: Vec<(Lease, Outcome)>) {
+        for (lease, outcome) in outcomes {
+            let one = [(lease, outcome)];
+            match self.until_answered(|| self.store.finish(&one)).await {
+                Some(answers) => self.finished(&one, answers).await,
+                None => {
+                    tracing::error!(job.id = %lease.job, attempt = lease.attempt, "a result cannot be stored");
+                    self.live.leave(lease);
                 }
             }
         }
@@ -171,11 +191,17 @@ impl Committer {
     async fn retry(&self, lease: Lease, error: &JobError, usage: Usage) {
         tracing::warn!(job.id = %lease.job, attempt = lease.attempt, error = %error, "an attempt failed");
         // A job that may be retried has its tokens booked as those of an attempt without a result.
-        // Nothing is told: the job may be queued again, and a signal would race with its next attempt.
-        if self.until_answered(|| self.store.retry(&lease, error)).await.is_err() {
-            tracing::info!(job.id = %lease.job, attempt = lease.attempt, "the attempt's lease was lost before");
-        }
+        let answer = self.until_answered(|| self.store.retry(&lease, error)).await;
         self.book(lease, usage).await;
+        match answer {
+            Some(Ok(state)) if state.is_terminal() => self.ended(lease, state).await,
+            // Nothing is told of a job that is queued again: a signal would race with its next attempt.
+            Some(Ok(_)) => {}
+            Some(Err(_)) => {
+                tracing::info!(job.id = %lease.job, attempt = lease.attempt, "the attempt's lease was lost before");
+            }
+            None => tracing::error!(job.id = %lease.job, "a failure cannot be stored: the job's row is damaged"),
+        }
     }
 
     async fn book(&self, lease: Lease, usage: Usage) {
@@ -185,15 +211,19 @@ impl Committer {
         self.live.leave(lease);
     }
 
-    async fn until_answered<T, E, F>(&self, mut ask: impl FnMut() -> F) -> T
+    /// Asks until the store answers; `None` when it says that a row is damaged, which no other try mends.
+    async fn until_answered<T, F>(&self, mut ask: impl FnMut() -> F) -> Option<T>
     where
-        E: std::error::Error + 'static,
-        F: Future<Output = Result<T, E>>,
+        F: Future<Output = Result<T, StoreError>>,
     {
         let mut backoff = Duration::from_millis(50);
         loop {
             match ask().await {
-                Ok(answer) => return answer,
+                Ok(answer) => return Some(answer),
+                Err(err @ StoreError::Corrupt(_)) => {
+                    tracing::error!(error = &err as &dyn std::error::Error, "the store refuses a result");
+                    return None;
+                }
                 Err(err) => {
                     tracing::warn!(error = &err as &dyn std::error::Error, "a result waits for the store");
                     tokio::time::sleep(backoff).await;

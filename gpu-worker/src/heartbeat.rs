@@ -1,5 +1,5 @@
 //! Keeps the leases alive and tells the bus that this worker lives, on a thread and a runtime of its own, so that a busy
-//! engine or a blocked task never costs a healthy job its lease.
+//! engine or an event loop full of requests does not cost a healthy job its lease.
 //!
 //! Leases are renewed only while the engine is idle or steps: a stuck engine loses its jobs to another worker.
 
@@ -54,6 +54,13 @@ pub struct Heartbeat {
 pub struct Beating {
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Beating {
+    /// Whether its thread still runs.
+    pub fn is_beating(&self) -> bool {
+        self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
+    }
 }
 
 impl Drop for Beating {

@@ -38,11 +38,17 @@ impl Live {
         self.entries.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Enters a job whose lease is about to be asked for.
-    pub fn enter(&self, lease: Lease) -> DropMark {
-        let mark = DropMark::default();
-        self.lock().insert(lease, Entry { phase: Phase::Leasing, mark: mark.clone() });
-        mark
+    /// Enters a job whose lease is about to be asked for. `None` when it is held already: the wake-up is a duplicate,
+    /// and the entry that is there belongs to the job that runs.
+    pub fn enter(&self, lease: Lease) -> Option<DropMark> {
+        match self.lock().entry(lease) {
+            std::collections::hash_map::Entry::Occupied(_) => None,
+            std::collections::hash_map::Entry::Vacant(place) => {
+                let mark = DropMark::default();
+                place.insert(Entry { phase: Phase::Leasing, mark: mark.clone() });
+                Some(mark)
+            }
+        }
     }
 
     /// The lease was granted: it is to be renewed from now on.
@@ -107,7 +113,7 @@ mod tests {
     fn a_cancel_between_asking_and_getting_the_lease_is_seen() {
         let live = Live::default();
         let lease = Lease { job: JobId::new(), attempt: 1 };
-        let mark = live.enter(lease);
+        let mark = live.enter(lease).unwrap();
         assert!(live.leases().is_empty(), "a lease that is only asked for is not renewed");
         live.mark_job(lease.job);
         live.leased(lease);
@@ -119,8 +125,9 @@ mod tests {
     fn room_is_free_at_the_engines_end_and_the_lease_is_kept_to_the_commit() {
         let live = Live::default();
         let lease = Lease { job: JobId::new(), attempt: 2 };
-        let mark = live.enter(lease);
+        let mark = live.enter(lease).unwrap();
         live.leased(lease);
+        assert!(live.enter(lease).is_none(), "a duplicate wake-up leaves the running job's entry alone");
         assert_eq!(live.n_active(), 1);
         live.committing(lease);
         assert_eq!((live.n_active(), live.leases().len()), (0, 1));

@@ -11,7 +11,9 @@ use contract::{Bus, Class, Delivery, Fingerprint, JobStore, Lease, Leased, Queue
 use futures::StreamExt;
 use tokio::sync::{Notify, mpsc, watch};
 
+use crate::engine::EngineStatus;
 use crate::engine::sequence::DropMark;
+use crate::heartbeat::PATIENCE;
 use crate::live::Live;
 
 /// Most jobs that run together after each lost one worker.
@@ -45,6 +47,8 @@ pub struct Puller {
     pub bus: Arc<dyn Bus>,
     /// The held jobs.
     pub live: Arc<Live>,
+    /// The engine's counters: a stuck engine is given nothing more.
+    pub status: Arc<EngineStatus>,
     /// Told when room became free.
     pub room: Arc<Notify>,
     /// Sequences the engine takes at once.
@@ -58,7 +62,7 @@ pub struct Puller {
 }
 
 /// Smooth weighted round robin over the classes.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 struct Turns {
     credit: [i64; 3],
 }
@@ -77,8 +81,10 @@ impl Turns {
         Some(chosen)
     }
 
-    /// The turn was for nothing: the class has no message. Its credit starts anew, so that an idle class saves nothing up.
-    fn was_empty(&mut self, idx: usize) {
+    /// The turn was for nothing: the class has no message. The others' credit is as `before` it, and its own starts anew, so
+    /// that an idle class saves nothing up.
+    fn was_empty(&mut self, idx: usize, before: Turns) {
+        *self = before;
         self.credit[idx] = 0;
     }
 }
@@ -97,12 +103,14 @@ impl Puller {
                 return self.give_back(&leases, Duration::ZERO).await;
             }
             // Suspects hold entries in the live map, but no room in the engine.
-            let active = self.live.n_active() - suspects.len();
+            self.retire_unwanted(&mut suspects);
+            let active = self.live.n_active().saturating_sub(suspects.len());
             isolated &= active > 0;
             if !suspects.is_empty() && active == 0 {
                 isolated = true;
                 self.start_cohort(&mut suspects).await;
-            } else if suspects.is_empty() && !isolated && active < self.capacity {
+            } else if suspects.is_empty() && !isolated && active < self.capacity && self.status.is_progressing(PATIENCE)
+            {
                 match self.take(self.capacity - active, &mut turns, &mut suspects).await {
                     Ok(0) => {}
                     Ok(_) => {
@@ -136,13 +144,14 @@ impl Puller {
         let mut may_have = [true; 3];
         let mut deliveries: Vec<Delivery> = Vec::new();
         while deliveries.len() < room {
+            let before = *turns;
             let Some(idx) = turns.next(&may_have) else { break };
             let queue = QueueId { release: self.release.clone(), class: Class::ALL[idx] };
             match self.queue.take(&queue, 1).await {
                 Ok(mut taken) if !taken.is_empty() => deliveries.append(&mut taken),
                 Ok(_) => {
                     may_have[idx] = false;
-                    turns.was_empty(idx);
+                    turns.was_empty(idx, before);
                 }
                 Err(err) => {
                     tracing::warn!(error = &err as &dyn std::error::Error, "no messages could be taken");
@@ -153,12 +162,24 @@ impl Puller {
         if deliveries.is_empty() {
             return Ok(0);
         }
+        let n_taken = deliveries.len();
+        let mut marks: Vec<(Lease, DropMark)> = Vec::new();
+        let mut fresh: Vec<Delivery> = Vec::new();
+        for delivery in deliveries {
+            let lease = Lease { job: delivery.wake.job, attempt: delivery.wake.attempt + 1 };
+            match self.live.enter(lease) {
+                Some(mark) => {
+                    marks.push((lease, mark));
+                    fresh.push(delivery);
+                }
+                // A second message for a job that is held here: the first one is enough.
+                None => self.queue.ack(delivery).await,
+            }
+        }
+        let deliveries = fresh;
         let wakes: Vec<_> = deliveries.iter().map(|delivery| delivery.wake).collect();
-        let expected = wakes.iter().map(|wake| Lease { job: wake.job, attempt: wake.attempt + 1 });
-        let marks: Vec<(Lease, DropMark)> = expected.map(|lease| (lease, self.live.enter(lease))).collect();
         match self.store.lease(&wakes, &self.worker, self.lease_ttl).await {
             Ok(answers) => {
-                let n_taken = deliveries.len();
                 for delivery in deliveries {
                     self.queue.ack(delivery).await;
                 }
@@ -167,11 +188,20 @@ impl Puller {
             }
             Err(err) => {
                 tracing::warn!(error = &err as &dyn std::error::Error, "jobs could not be leased");
-                for (lease, _) in marks {
-                    self.live.leave(lease);
-                }
-                for delivery in deliveries {
-                    self.queue.put_back(delivery).await;
+                if err.surely_not_applied() {
+                    for (lease, _) in marks {
+                        self.live.leave(lease);
+                    }
+                    for delivery in deliveries {
+                        self.queue.put_back(delivery).await;
+                    }
+                } else {
+                    // The leases may have been written: they are given back, so that nobody is charged for a job not run.
+                    let leases: Vec<Lease> = marks.iter().map(|(lease, _)| *lease).collect();
+                    self.give_back(&leases, Duration::ZERO).await;
+                    for delivery in deliveries {
+                        self.queue.ack(delivery).await;
+                    }
                 }
                 Err(())
             }
@@ -198,6 +228,18 @@ impl Puller {
                 self.start(start).await;
             }
         }
+    }
+
+    /// Lets go of suspects that were cancelled or lost, or whose deadline passed, while they waited.
+    fn retire_unwanted(&self, suspects: &mut VecDeque<Start>) {
+        suspects.retain(|start| {
+            let unwanted = start.mark.is_set() || start.leased_at.elapsed() >= start.leased.deadline_in;
+            if unwanted {
+                // The store has ended it, or its reaper will; nothing of it has run here.
+                self.live.leave(start.leased.lease);
+            }
+            !unwanted
+        });
     }
 
     async fn start(&self, start: Start) {
@@ -261,9 +303,10 @@ mod tests {
     fn an_empty_class_gives_its_turn_away_and_saves_nothing_up() {
         let mut turns = Turns::default();
         for _ in 0..50 {
+            let before = turns;
             let idx = turns.next(&[true; 3]).unwrap();
             if idx == 0 {
-                turns.was_empty(0);
+                turns.was_empty(0, before);
             }
         }
         let firsts: Vec<usize> = (0..12).map(|_| turns.next(&[true; 3]).unwrap()).collect();

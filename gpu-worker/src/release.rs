@@ -7,8 +7,9 @@ use candle_core::Device;
 use contract::ServedModel;
 use contract::release::Manifest;
 
-use crate::engine::plan::{BLOCK_TOKENS, Forward};
+use crate::engine::plan::{BLOCK_TOKENS, Forward, ForwardError, StepPlan};
 use crate::forward::candle::CandleForward;
+use crate::forward::push_span;
 use crate::load::GgufHeader;
 use crate::load::LoadError;
 use crate::load::gguf::{self, LoadOptions};
@@ -36,6 +37,15 @@ pub enum ReleaseError {
         /// What is wrong with it.
         #[source]
         source: Box<LoadError>,
+    },
+    /// The first step failed.
+    #[error("{} was loaded, but its first step failed", .path.display())]
+    WarmUp {
+        /// The file.
+        path: PathBuf,
+        /// What the device says.
+        #[source]
+        source: ForwardError,
     },
     /// Not even one sequence of the context fits the cache.
     #[error("a KV cache of {mib} MiB holds {tokens} tokens, too few to answer anything: raise engine.kv_cache_mib")]
@@ -110,6 +120,19 @@ fn numerics(header: &GgufHeader) -> String {
     format!("cpu {}, f32 activations and cache, weights {}", kernels::cpu_path(), formats.join(" "))
 }
 
+/// A prompt of two blocks and a token after it: threads are started, weights and tables touched, memory for scratch taken,
+/// so that the first request is as quick as the second.
+fn warm_up(forward: &mut dyn Forward) -> Result<(), ForwardError> {
+    let blocks = [0, 1, 2];
+    let prompt = vec![0; 2 * BLOCK_TOKENS];
+    for (tokens, context) in [(prompt.as_slice(), 0), (&[0], prompt.len())] {
+        let mut plan = StepPlan::default();
+        push_span(&mut plan, tokens, context, &blocks, tokens.len() - 1..tokens.len());
+        forward.step(&plan)?;
+    }
+    Ok(())
+}
+
 impl Identified {
     /// MiB of cache that hold `n_tokens`, with a little to spare.
     pub fn kv_cache_mib_for(&self, n_tokens: usize) -> u64 {
@@ -139,7 +162,8 @@ impl Identified {
         let wrong = |source: LoadError| ReleaseError::Load { path: self.path.clone(), source: Box::new(source) };
         let options = LoadOptions { progress: Some(progress) };
         let model = gguf::load(&self.path, &Device::Cpu, options).map_err(wrong)?;
-        let forward = CandleForward::new(model, n_blocks).map_err(wrong)?;
+        let mut forward = CandleForward::new(model, n_blocks).map_err(wrong)?;
+        warm_up(&mut forward).map_err(|source| ReleaseError::WarmUp { path: self.path.clone(), source })?;
         Ok(LoadedRelease {
             served: self.served,
             tokenizer: Arc::clone(self.prompts.tokenizer()),

@@ -8,6 +8,7 @@ use std::time::Duration;
 use contract::{Bus, JobEvent, JobEventBody, JobStore, Lease, Queue, WorkerId};
 use object_store::ObjectStore;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
+use tokio::task::JoinHandle;
 
 use crate::collect::Collected;
 use crate::commit::{Committer, Finished};
@@ -15,7 +16,7 @@ use crate::engine::fault::FaultPoint;
 use crate::engine::planner::Limits;
 use crate::engine::sequence::SequenceId;
 use crate::engine::{self, Command, EngineStatus};
-use crate::heartbeat::{Heartbeat, Identity};
+use crate::heartbeat::{Beating, Heartbeat, Identity};
 use crate::live::Live;
 use crate::prepare::Preparer;
 use crate::puller::{Puller, Start};
@@ -57,6 +58,9 @@ pub enum WorkerError {
     /// The engine's thread is gone: its jobs are leased elsewhere once their leases end.
     #[error("the engine has died")]
     EngineDied,
+    /// A part of the worker ended before it should; the worker is no use without it.
+    #[error("the worker's {0} has died")]
+    Ended(&'static str),
 }
 
 /// Runs a worker until `shutdown`; then drains: takes nothing more, lets running jobs finish within the grace period, and
@@ -112,6 +116,7 @@ pub async fn run(
         queue: Arc::clone(&deps.queue),
         bus: Arc::clone(&deps.bus),
         live: Arc::clone(&live),
+        status: Arc::clone(&engine.status),
         room: Arc::clone(&room),
         capacity: config.limits.max_sequences,
         lease_ttl: config.lease_ttl,
@@ -143,34 +148,80 @@ pub async fn run(
     tracing::info!(worker = %worker, release = served.release.short(), model = %served.name, "worker ready");
     on_ready(Arc::clone(&engine.status));
 
-    let pulling = tokio::spawn(puller.run());
-    let starting = tokio::spawn(starter.run());
-    let committing = tokio::spawn(committer.run());
-    let publishing = tokio::spawn({
-        let bus = Arc::clone(&deps.bus);
-        async move { events.publish(bus.as_ref()).await }
-    });
-    let mut pumping = tokio::spawn(pump.run());
-
-    let died = tokio::select! {
-        () = shutdown => false,
-        _ = &mut pumping => true,
+    let mut parts = Parts {
+        pulling: tokio::spawn(puller.run()),
+        starting: tokio::spawn(starter.run()),
+        committing: tokio::spawn(committer.run()),
+        pumping: tokio::spawn(pump.run()),
+        publishing: tokio::spawn({
+            let bus = Arc::clone(&deps.bus);
+            async move { events.publish(bus.as_ref()).await }
+        }),
+    };
+    let failed = tokio::select! {
+        () = shutdown => None,
+        failed = parts.first_to_end(&beating) => Some(failed),
     };
     // Nobody listens any more only if the puller and the heartbeat are gone.
     let _nobody_pulls = draining.send(true);
-    let _pulled = pulling.await;
-    if !died {
+    if failed.is_none() {
+        let_end(&mut parts.pulling).await;
         drain(&deps, &live, config.drain_grace).await;
     }
-    // The engine stops when told, or is gone already.
-    let _engine_is_gone = engine.commands.send(Command::Stop).await;
-    let _pumped = tokio::time::timeout(Duration::from_secs(5), &mut pumping).await;
-    let _started = tokio::time::timeout(Duration::from_secs(5), starting).await;
-    let _committed = tokio::time::timeout(Duration::from_secs(5), committing).await;
-    publishing.abort();
+    // The engine stops when told, or is gone already. Only a stuck one leaves the rest unfinished.
+    let _engine_is_gone = engine.commands.try_send(Command::Stop);
+    let (joined, has_joined) = tokio::sync::oneshot::channel();
+    // A thread of its own: the runtime would wait for a blocking task, and a stuck engine never comes back.
+    std::thread::spawn(move || joined.send(engine.join()));
+    let ended_well = matches!(tokio::time::timeout(LAST_GRACE, has_joined).await, Ok(Ok(true)));
+    for part in [&mut parts.pumping, &mut parts.starting, &mut parts.committing] {
+        let_end(part).await;
+    }
+    parts.publishing.abort();
     drop(beating);
-    let ended_well = tokio::task::spawn_blocking(move || engine.join()).await.unwrap_or(false);
-    if died || !ended_well { Err(WorkerError::EngineDied) } else { Ok(()) }
+    match failed {
+        Some(part) => Err(WorkerError::Ended(part)),
+        None if !ended_well => Err(WorkerError::EngineDied),
+        None => Ok(()),
+    }
+}
+
+/// How long each part may take to end once it is told.
+const LAST_GRACE: Duration = Duration::from_secs(5);
+
+/// Gives a task a while to end.
+async fn let_end(part: &mut JoinHandle<()>) {
+    if !part.is_finished() {
+        let _ended_or_late = tokio::time::timeout(LAST_GRACE, part).await;
+    }
+}
+
+/// The worker's tasks; none may end before the worker does.
+struct Parts {
+    pulling: JoinHandle<()>,
+    starting: JoinHandle<()>,
+    committing: JoinHandle<()>,
+    pumping: JoinHandle<()>,
+    publishing: JoinHandle<()>,
+}
+
+impl Parts {
+    /// Waits until one has ended, by a panic or because what it listens to is gone; names it.
+    async fn first_to_end(&mut self, beating: &Beating) -> &'static str {
+        let heartbeat = async {
+            while beating.is_beating() {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+        };
+        tokio::select! {
+            _ = &mut self.pumping => "engine",
+            _ = &mut self.committing => "committer",
+            _ = &mut self.pulling => "puller",
+            _ = &mut self.starting => "starter",
+            _ = &mut self.publishing => "publisher",
+            () = heartbeat => "heartbeat",
+        }
+    }
 }
 
 /// Waits for running jobs, then hands back what is left.
@@ -227,8 +278,8 @@ impl Starter {
                     prepare(&preparer, start)
                 });
                 let prepared = prepared.await.unwrap_or_else(|panic| {
-                    let message = format!("the request could not be prepared: {panic}");
-                    let error = contract::JobError::new(contract::ErrorCode::InvalidRequest, message);
+                    let message = format!("the worker failed while it prepared the request: {panic}");
+                    let error = contract::JobError::new(contract::ErrorCode::EngineFailed, message);
                     Err(Finished::not_prepared(lease, error))
                 });
                 match prepared {

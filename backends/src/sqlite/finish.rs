@@ -60,12 +60,12 @@ pub(super) struct Retry {
 
 #[async_trait]
 impl Write for Retry {
-    type Answer = Result<(), LeaseLost>;
+    type Answer = Result<JobState, LeaseLost>;
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Self::Answer, Fault> {
         let Some(row) = held(tx, &self.lease).await? else { return Ok(Err(LeaseLost)) };
         let failure = Change { error: Some(&self.error), ..Change::bare(Transition::FailedForNow) };
-        Ok(change(tx, &row, &failure).await?.map(|_| ()).ok_or(LeaseLost))
+        Ok(change(tx, &row, &failure).await?.map(|life| life.state).ok_or(LeaseLost))
     }
 }
 

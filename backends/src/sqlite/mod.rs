@@ -21,8 +21,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use contract::{
-    Accepted, CancelAnswer, Filter, Job, JobError, JobId, JobStore, Lease, LeaseLost, Leased, NewJob, Outcome, Page,
-    QueueId, Reaped, Refused, StoreError, TenantId, Usage, Wake, WorkerId,
+    Accepted, CancelAnswer, Filter, Job, JobError, JobId, JobState, JobStore, Lease, LeaseLost, Leased, NewJob,
+    Outcome, Page, QueueId, Reaped, Refused, StoreError, TenantId, Usage, Wake, WorkerId,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -138,8 +138,9 @@ impl SqliteStore {
         Ok(Self { writer, readers, clock: options.clock })
     }
 
-    /// Ends all leases as those of dead workers, whether they ran out or not: for a start at which no worker of this
-    /// store can be alive. Passed deadlines are ended on the way.
+    /// Ends all leases as those of dead workers, whether they ran out or not, makes every published row due again and
+    /// frees the lead: for a start at which no other process of this store can be alive, and whose queue is empty.
+    /// Passed deadlines are ended on the way.
     ///
     /// # Errors
     /// [`StoreError`]; then some leases may be left, and calling again is safe.
@@ -186,7 +187,7 @@ impl JobStore for SqliteStore {
         self.writer.submit(finish::Finish { finished: finished.to_vec() }).await
     }
 
-    async fn retry(&self, lease: &Lease, error: &JobError) -> Result<Result<(), LeaseLost>, StoreError> {
+    async fn retry(&self, lease: &Lease, error: &JobError) -> Result<Result<JobState, LeaseLost>, StoreError> {
         self.writer.submit(finish::Retry { lease: *lease, error: error.clone() }).await
     }
 

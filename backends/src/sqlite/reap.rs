@@ -37,6 +37,11 @@ impl Write for Reap {
         let workers = self.dead_workers(tx).await?;
         self.expire(tx, &mut reaped).await?;
         self.rescue(tx, &workers, &mut reaped).await?;
+        if matches!(self.dead, Dead::All) {
+            // The queue died with its process, and so did whoever led: what was published is due again, and the lead free.
+            sqlx::query(include_str!("sql/wake_all.sql")).bind(tx.now).execute(&mut *tx.conn).await?;
+            sqlx::query(include_str!("sql/forget_leaders.sql")).execute(&mut *tx.conn).await?;
+        }
         sqlx::query(include_str!("sql/purge_keys.sql")).bind(tx.now - KEY_LIFE_MS).execute(&mut *tx.conn).await?;
         Ok(reaped)
     }

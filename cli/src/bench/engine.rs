@@ -85,9 +85,12 @@ pub async fn run(args: &EngineArgs, config: &ConfigArgs) -> anyhow::Result<bool>
     if args.output_tokens < 2 || args.prompt_tokens < 1 || args.repeat < 1 || args.batch.contains(&0) {
         bail!("prompts need 1 token, outputs 2, batches 1 and rows 1 run at least");
     }
+    if args.batch.iter().chain([&args.prompt_tokens, &args.output_tokens]).any(|n| *n > 1_000_000) {
+        bail!("batches, prompts and outputs are at most 1,000,000");
+    }
     let model = embedded::find_model(&settings.serve.model).await?;
     let largest = args.batch.iter().max().copied().unwrap_or(1);
-    let needed = largest * (args.prompt_tokens + args.output_tokens + 16);
+    let needed = largest.saturating_mul(args.prompt_tokens.saturating_add(args.output_tokens).saturating_add(16));
     let loaded = model.load_for_tokens(needed).await?;
     let mut forward = loaded.forward;
     if args.prompt_tokens + args.output_tokens > forward.context_tokens() {

@@ -48,7 +48,7 @@ pub async fn run(args: &PerplexityArgs, config: &ConfigArgs) -> anyhow::Result<b
     let text = std::fs::read_to_string(&args.file)
         .with_context(|| format!("{} cannot be read as UTF-8 text", args.file.display()))?;
     let model = embedded::find_model(&settings.serve.model).await?;
-    let loaded = model.load_for_tokens(args.context + 16).await?;
+    let loaded = model.load_for_tokens(args.context.min(1_000_000) + 16).await?;
     let conditions = Conditions::of(&loaded.served);
     let ids = loaded.tokenizer.encode_prompt(&text, false)?;
     let bos = loaded.tokenizer.adds_bos().then(|| loaded.tokenizer.bos_id()).flatten();

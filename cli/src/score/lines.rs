@@ -1,8 +1,10 @@
 //! Reads a dataset line by line, in constant memory. A bad line is an answer of its own, with its number; the rest goes on.
 
+use std::cell::Cell;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
+use std::rc::Rc;
 
 use anyhow::{Context, bail};
 use serde_json::{Map, Value};
@@ -11,6 +13,29 @@ use super::template::Template;
 
 /// Longest line of a JSONL file, in bytes.
 pub const MAX_LINE_BYTES: usize = 1024 * 1024;
+
+/// What a CSV reader may have taken of the file beyond the record it is at.
+const READ_AHEAD: u64 = 64 * 1024;
+
+/// A file of which a CSV reader takes no more than a record's worth at a time: an unclosed quote would make one record of
+/// all the rest.
+pub struct Bounded {
+    file: File,
+    read: u64,
+    may_read: Rc<Cell<u64>>,
+}
+
+impl Read for Bounded {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        if self.read >= self.may_read.get() {
+            let what = format!("it is longer than {MAX_LINE_BYTES} bytes; is a quote left open?");
+            return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, what));
+        }
+        let taken = self.file.read(buffer)?;
+        self.read += taken as u64;
+        Ok(taken)
+    }
+}
 
 /// One item of the dataset.
 #[derive(Debug)]
@@ -40,7 +65,8 @@ pub struct Jsonl {
 
 /// See [`Dataset::Csv`].
 pub struct Csv {
-    reader: csv::Reader<File>,
+    reader: csv::Reader<Bounded>,
+    may_read: Rc<Cell<u64>>,
     header: csv::StringRecord,
     template: Template,
 }
@@ -71,12 +97,14 @@ impl Dataset {
                 path.display()
             )
         };
-        let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(file);
+        let may_read = Rc::new(Cell::new(MAX_LINE_BYTES as u64 + READ_AHEAD));
+        let bounded = Bounded { file, read: 0, may_read: Rc::clone(&may_read) };
+        let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(bounded);
         let header =
             reader.headers().with_context(|| format!("the header line of {} cannot be read", path.display()))?;
         let header: csv::StringRecord = header.iter().map(|name| name.trim().trim_start_matches('\u{feff}')).collect();
         let template = Template::parse(template, &header)?;
-        Ok(Dataset::Csv(Box::new(Csv { reader, header, template })))
+        Ok(Dataset::Csv(Box::new(Csv { reader, may_read, header, template })))
     }
 
     /// The next item, or `None` at the end.
@@ -139,11 +167,14 @@ impl Jsonl {
 impl Csv {
     fn next(&mut self) -> anyhow::Result<Option<Item>> {
         let mut record = csv::StringRecord::new();
+        self.may_read.set(self.reader.position().byte() + MAX_LINE_BYTES as u64 + READ_AHEAD);
         let line = self.reader.position().line();
         let content = match self.reader.read_record(&mut record) {
             Ok(false) => return Ok(None),
             Ok(true) => Ok(self.object(&record)),
-            Err(err) if err.is_io_error() => return Err(err.into()),
+            Err(err) if err.is_io_error() => {
+                return Err(err).with_context(|| format!("the record that begins on line {line} cannot be read"));
+            }
             Err(err) => Err(self.explain(&err)),
         };
         let line = record.position().map_or(line, csv::Position::line);

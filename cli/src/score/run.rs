@@ -20,6 +20,8 @@ use crate::config::Config;
 use crate::embedded::{self, Model};
 use crate::{records, terminal};
 
+/// A stopped run may be gone on with whenever its owner likes: its lines do not expire.
+const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Jobs accepted in one transaction.
 const GROUP: usize = 64;
 /// Time between two lines of progress where nobody watches a bar.
@@ -200,7 +202,7 @@ fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid, u3
         route: parsed.request.model.clone(),
         class: Class::Bulk,
         bound: Class::Bulk.default_bound(),
-        deadline_in: Duration::from_secs(Class::Bulk.default_deadline_seconds()),
+        deadline_in: NO_DEADLINE,
         request: parsed.request,
         metadata: BTreeMap::new(),
         batch_line: Some(batch_line),

@@ -79,7 +79,14 @@ pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: boo
 /// # Errors
 /// When the folder cannot be removed.
 pub fn finish(folder: &Path) -> anyhow::Result<()> {
-    fs::remove_dir_all(folder).with_context(|| format!("{} cannot be removed", folder.display()))
+    // Aside first: a kill in the middle of the removal must not leave half a run under the name.
+    let aside = folder.with_extension("penstock-done");
+    let failed = || format!("{} cannot be removed", folder.display());
+    if aside.exists() {
+        fs::remove_dir_all(&aside).with_context(failed)?;
+    }
+    fs::rename(folder, &aside).with_context(failed)?;
+    fs::remove_dir_all(&aside).with_context(failed)
 }
 
 fn remove(folder: &Path, output: &Path) -> anyhow::Result<()> {

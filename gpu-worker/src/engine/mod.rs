@@ -104,10 +104,7 @@ impl Engine {
                 self.fault.check(&self.planner);
                 match self.forward_step(plan) {
                     Ok(logits) => self.planner.commit(plan, &logits, &mut out),
-                    Err(err) => {
-                        tracing::error!(error = %err, "a step failed");
-                        self.planner.fail(plan, &err.to_string(), &mut out);
-                    }
+                    Err(err) => self.narrow(plan, &err, &mut out),
                 }
             }
             status.progress(plan.is_some(), &self.planner);
@@ -137,6 +134,21 @@ impl Engine {
                 Ok(Command::Stop) => return false,
                 Err(mpsc::error::TryRecvError::Empty) => return true,
                 Err(mpsc::error::TryRecvError::Disconnected) => return false,
+            }
+        }
+    }
+
+    /// A step failed: its spans are run one by one, since each gives the same alone, and only those that fail alone end.
+    fn narrow(&mut self, plan: &plan::StepPlan, err: &ForwardError, out: &mut StepOutput) {
+        tracing::error!(error = %err, sequences = plan.spans.len(), "a step failed");
+        if plan.spans.len() == 1 {
+            return self.planner.fail(plan, &err.to_string(), out);
+        }
+        for idx in 0..plan.spans.len() {
+            let single = plan.only(idx);
+            match self.forward_step(&single) {
+                Ok(logits) => self.planner.commit(&single, &logits, out),
+                Err(err) => self.planner.fail(&single, &err.to_string(), out),
             }
         }
     }

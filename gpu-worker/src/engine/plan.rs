@@ -35,6 +35,23 @@ pub struct Span {
 }
 
 impl StepPlan {
+    /// The step with the `idx`-th span alone.
+    ///
+    /// # Panics
+    /// If there is no such span.
+    pub fn only(&self, idx: usize) -> StepPlan {
+        let span = &self.spans[idx];
+        let rows = span.start as usize..(span.start + span.len) as usize;
+        let wanted = self.logit_rows.iter().filter(|row| rows.contains(&(**row as usize)));
+        StepPlan {
+            tokens: self.tokens[rows.clone()].to_vec(),
+            positions: self.positions[rows.clone()].to_vec(),
+            slots: self.slots[rows.clone()].to_vec(),
+            logit_rows: wanted.map(|row| row - span.start).collect(),
+            spans: vec![Span { start: 0, ..span.clone() }],
+        }
+    }
+
     /// Tokens in the step.
     pub fn n_tokens(&self) -> usize {
         self.tokens.len()

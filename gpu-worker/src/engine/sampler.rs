@@ -42,6 +42,8 @@ pub struct Scratch {
     weights: Vec<f32>,
 }
 
+/// Below this, sampling is greedy: the reciprocal of a still smaller temperature overflows.
+const MIN_TEMPERATURE: f32 = 1e-5;
 /// Smallest log-probability shown.
 const LOWEST_LOGPROB: f32 = -9999.0;
 
@@ -59,8 +61,11 @@ pub fn choose(
     if !all_finite(row) {
         return Err(NotFinite);
     }
-    let id =
-        if how.sampling.temperature == 0.0 { best_of(row, banned) } else { draw(row, how, position, banned, scratch) };
+    let id = if how.sampling.temperature < MIN_TEMPERATURE {
+        best_of(row, banned)
+    } else {
+        draw(row, how, position, banned, scratch)
+    };
     let logprobs = how.logprobs.map(|top| logprobs_of(row, id, top as usize, scratch));
     Ok(Chosen { id, logprobs })
 }
@@ -91,7 +96,7 @@ fn max_of(row: &[f32]) -> f32 {
     lanes.iter().fold(rest, |best, x| best.max(*x))
 }
 
-/// The likeliest token that is not banned; the smallest id of equals.
+/// The likeliest token that is not banned; the smallest id of equals. With every token banned, the likeliest of all.
 fn best_of(row: &[f32], banned: &[u32]) -> u32 {
     let best = max_of(row);
     let first = row.iter().position(|x| *x == best).unwrap_or(0) as u32;

@@ -64,7 +64,7 @@ impl EngineStatus {
     }
 
     pub(super) fn wake(&self) {
-        // From here on the engine owes a step: the clock of `is_stuck` starts.
+        // From here on the engine owes a step: the clock of `is_progressing` starts.
         self.last_progress_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Release);
         self.busy.store(true, Ordering::Release);
     }
