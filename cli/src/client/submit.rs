@@ -121,7 +121,7 @@ pub(super) fn job_body(args: &SubmitArgs, from_file: Option<Value>) -> anyhow::R
         // The newer name of the same limit: the flag wins over it too.
         request.remove("max_completion_tokens");
     }
-    set(request, "--model", args.model.as_deref());
+    set(request, "model", args.model.as_deref());
     set(request, "max_tokens", args.max_tokens);
     set(request, "temperature", args.temperature);
     set(request, "seed", args.seed);
