@@ -172,8 +172,11 @@ impl Follow {
             return;
         };
         let whole = record.choices.first().map_or(&[][..], |choice| &choice.output_ids);
+        if self.ids.is_empty() {
+            // Whoever asks to resume beyond the last token has missed nothing but the end.
+            self.first = self.first.min(u32::try_from(whole.len()).unwrap_or(u32::MAX));
+        }
         let (first, sent) = (self.first as usize, self.sent() as usize);
-        // A reader may ask to resume after the last token, never beyond it.
         if whole.get(first..sent) != Some(self.ids.as_slice()) {
             self.fail(ApiError::Disagrees);
             return;

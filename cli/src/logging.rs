@@ -1,27 +1,79 @@
-//! Log lines on stderr, for people or for machines.
+//! Log lines on stderr, for people or for machines. Once a release is served, every line names it.
 
-use anyhow::Context;
+use std::fmt;
+use std::sync::OnceLock;
+
+use anyhow::bail;
+use contract::Fingerprint;
+use tracing::{Event, Subscriber};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
 
 use crate::config::{Log, LogFormat};
+
+static RELEASE: OnceLock<String> = OnceLock::new();
+
+/// From here on every line carries the release's fingerprint.
+pub fn serves(release: &Fingerprint) {
+    // A process serves one release: the first word stands.
+    RELEASE.get_or_init(|| release.to_string());
+}
 
 /// Starts logging as configured.
 ///
 /// # Errors
-/// The level is no filter.
+/// The level is neither a level nor a filter.
 pub fn start(log: &Log) -> anyhow::Result<()> {
-    let filter = EnvFilter::try_new(&log.level).with_context(|| {
-        format!("log.level `{}` is no level or filter (try info, or info,scheduler=debug)", log.level)
-    })?;
+    let is_level = log.level.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+    let is_filter = log.level.contains(['=', ',']);
+    let filter = EnvFilter::try_new(&log.level);
+    let (Ok(filter), true) = (filter, is_level || is_filter) else {
+        bail!("log.level `{}` is no level or filter: try info, or info,scheduler=debug", log.level);
+    };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    let ansi = crate::terminal::is_watched();
     match log.format {
-        LogFormat::Text => lines.with_ansi(crate::terminal::is_watched()).init(),
-        LogFormat::Json => lines.json().init(),
+        LogFormat::Text => {
+            lines
+                .with_ansi(ansi)
+                .event_format(WithRelease { inner: Format::default().with_ansi(ansi), json: false })
+                .init();
+        }
+        LogFormat::Json => {
+            lines.json().event_format(WithRelease { inner: Format::default().json(), json: true }).init()
+        }
     }
     Ok(())
 }
 
 /// Starts logging of warnings only: for commands whose progress is on the terminal.
 pub fn start_quiet() {
-    tracing_subscriber::fmt().with_env_filter(EnvFilter::new("warn")).with_writer(std::io::stderr).init();
+    let lines = tracing_subscriber::fmt().with_env_filter(EnvFilter::new("warn")).with_writer(std::io::stderr);
+    lines.with_ansi(crate::terminal::is_watched()).init();
+}
+
+/// A line format that puts the release at the end.
+struct WithRelease<F> {
+    inner: F,
+    json: bool,
+}
+
+impl<S, N, F> FormatEvent<S, N> for WithRelease<F>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+    F: FormatEvent<S, N>,
+{
+    fn format_event(&self, ctx: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let Some(release) = RELEASE.get() else { return self.inner.format_event(ctx, writer, event) };
+        let mut line = String::new();
+        self.inner.format_event(ctx, Writer::new(&mut line), event)?;
+        let line = line.trim_end_matches('\n');
+        match line.strip_suffix('}') {
+            Some(object) if self.json => writeln!(writer, "{object},\"penstock.release\":\"{release}\"}}"),
+            _ => writeln!(writer, "{line} penstock.release={}", release.get(..12).unwrap_or(release)),
+        }
+    }
 }

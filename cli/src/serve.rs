@@ -49,6 +49,7 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     logging::start(&settings.log)?;
     let model = embedded::find_model(&settings.serve.model).await?;
     let served = model.served.clone();
+    logging::serves(&served.release);
     let backends = embedded::open_backends(&settings.serve.data_dir, &settings).await?;
     let listener = TcpListener::bind(settings.serve.listen)
         .await

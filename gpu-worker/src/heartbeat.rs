@@ -119,8 +119,9 @@ impl Heartbeat {
         match tokio::time::timeout(self.lease_ttl / 3, self.store.renew(&leases, self.lease_ttl)).await {
             Ok(Ok(lost)) => {
                 for lease in lost {
-                    tracing::info!(job.id = %lease.job, attempt = lease.attempt, "lease lost");
-                    self.live.mark_lease(lease);
+                    if self.live.mark_lease(lease) {
+                        tracing::info!(job.id = %lease.job, attempt = lease.attempt, "lease lost");
+                    }
                 }
             }
             Ok(Err(err)) => tracing::warn!(error = &err as &dyn std::error::Error, "leases could not be renewed"),

@@ -81,11 +81,11 @@ impl Live {
         }
     }
 
-    /// Marks one lease: it was lost.
-    pub fn mark_lease(&self, lease: Lease) {
-        if let Some(entry) = self.lock().get(&lease) {
-            entry.mark.set();
-        }
+    /// Marks one lease: it was lost. False when it is not held any more, because its job has ended.
+    pub fn mark_lease(&self, lease: Lease) -> bool {
+        let entries = self.lock();
+        let entry = entries.get(&lease);
+        entry.inspect(|entry| entry.mark.set()).is_some()
     }
 
     /// Leases to renew.

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{anyhow, bail};
+use anyhow::{Context, anyhow, bail};
 
 use super::cache::Cache;
 use super::catalogue::{self, ENTRIES, Entry};
@@ -34,7 +34,7 @@ pub enum Named {
 /// Finds the model, fetching it where it is of the catalogue and not in the cache yet, and hashes it.
 ///
 /// # Errors
-/// Neither a known name nor a file; a folder; a damaged file in the cache; no source has it. The message says what to do.
+/// Neither a known name nor a file; a folder without exactly one GGUF file; a damaged file in the cache; no source has it. The message says what to do.
 pub async fn ensure(name_or_path: &str, progress: &Arc<Progress>) -> anyhow::Result<ResolvedModel> {
     match named(name_or_path)? {
         Named::File(path) => {
@@ -73,7 +73,7 @@ pub fn named(name_or_path: &str) -> anyhow::Result<Named> {
     }
     let path = Path::new(name_or_path);
     if path.is_dir() {
-        bail!("{name_or_path} is a folder: models in folders are not supported yet, give a GGUF file");
+        return only_gguf(path).map(Named::File);
     }
     if path.is_file() {
         return Ok(Named::File(path.to_owned()));
@@ -82,6 +82,21 @@ pub fn named(name_or_path: &str) -> anyhow::Result<Named> {
         bail!("there is no file {name_or_path}");
     }
     Err(unknown(name_or_path))
+}
+
+/// The one GGUF file of a folder.
+fn only_gguf(folder: &Path) -> anyhow::Result<PathBuf> {
+    let entries = std::fs::read_dir(folder).with_context(|| format!("{} cannot be read", folder.display()))?;
+    let paths = entries.filter_map(|entry| entry.ok().map(|entry| entry.path()));
+    let mut files: Vec<PathBuf> =
+        paths.filter(|path| path.is_file() && path.extension().is_some_and(|end| end == "gguf")).collect();
+    match (files.pop(), files.len()) {
+        (Some(file), 0) => Ok(file),
+        (Some(_), more) => bail!("{} holds {} GGUF files: give the path of one", folder.display(), more + 1),
+        (None, _) => {
+            bail!("{} holds no GGUF file, and no other form of model folder is supported so far", folder.display())
+        }
+    }
 }
 
 /// The error for a name that is not in the catalogue.
@@ -104,7 +119,12 @@ mod tests {
         assert!(matches!(named(crate::model::DEFAULT).unwrap(), Named::Known(_)));
         assert!(matches!(named(file.to_str().unwrap()).unwrap(), Named::File(path) if path == file));
         let refusal = |typed: &str| named(typed).unwrap_err().to_string();
-        assert!(refusal(folder.path().to_str().unwrap()).contains("give a GGUF file"));
+        let in_folder = folder.path().to_str().unwrap();
+        assert!(matches!(named(in_folder).unwrap(), Named::File(path) if path == file));
+        std::fs::write(folder.path().join("other.gguf"), b"x").unwrap();
+        assert!(refusal(in_folder).contains("holds 2 GGUF files"));
+        let empty = tempfile::tempdir().unwrap();
+        assert!(refusal(empty.path().to_str().unwrap()).contains("holds no GGUF file"));
         assert!(refusal("gone.gguf").contains("there is no file gone.gguf"));
         let message = refusal("gemma-3-270m-q4");
         for part in ["did you mean gemma-3-270m-q4_k_m?", "qwen2.5-coder-0.5b-instruct-q4_k_m", "path of a GGUF file"] {

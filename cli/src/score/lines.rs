@@ -14,6 +14,14 @@ use super::template::Template;
 /// Longest line of a JSONL file, in bytes.
 pub const MAX_LINE_BYTES: usize = 1024 * 1024;
 
+/// Whether the first line of a file ends in CRLF.
+fn ends_in_crlf(path: &Path) -> anyhow::Result<bool> {
+    let file = File::open(path).with_context(|| format!("{} cannot be read", path.display()))?;
+    let mut line = Vec::new();
+    BufReader::new(file).take(MAX_LINE_BYTES as u64).read_until(b'\n', &mut line)?;
+    Ok(line.ends_with(b"\r\n"))
+}
+
 /// What a CSV reader may have taken of the file beyond the record it is at.
 const READ_AHEAD: u64 = 64 * 1024;
 
@@ -67,6 +75,7 @@ pub struct Jsonl {
 pub struct Csv {
     reader: csv::Reader<Bounded>,
     may_read: Rc<Cell<u64>>,
+    crlf: bool,
     header: csv::StringRecord,
     template: Template,
 }
@@ -97,6 +106,7 @@ impl Dataset {
                 path.display()
             )
         };
+        let crlf = ends_in_crlf(path)?;
         let may_read = Rc::new(Cell::new(MAX_LINE_BYTES as u64 + READ_AHEAD));
         let bounded = Bounded { file, read: 0, may_read: Rc::clone(&may_read) };
         let mut reader = csv::ReaderBuilder::new().delimiter(delimiter).from_reader(bounded);
@@ -104,7 +114,7 @@ impl Dataset {
             reader.headers().with_context(|| format!("the header line of {} cannot be read", path.display()))?;
         let header: csv::StringRecord = header.iter().map(|name| name.trim().trim_start_matches('\u{feff}')).collect();
         let template = Template::parse(template, &header)?;
-        Ok(Dataset::Csv(Box::new(Csv { reader, may_read, header, template })))
+        Ok(Dataset::Csv(Box::new(Csv { reader, may_read, crlf, header, template })))
     }
 
     /// The next item, or `None` at the end.
@@ -177,7 +187,8 @@ impl Csv {
             }
             Err(err) => Err(self.explain(&err)),
         };
-        let line = record.position().map_or(line, csv::Position::line);
+        // The reader counts a record of a file with CRLF line ends from the line feed before it.
+        let line = record.position().map_or(line, csv::Position::line) + u64::from(self.crlf);
         Ok(Some(Item { line, end: self.reader.position().byte(), content }))
     }
 

@@ -44,10 +44,10 @@ pub struct ScoreArgs {
     #[arg(long)]
     chat: bool,
     /// Most tokens of an answer, for lines that do not say
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_tokens: Option<u32>,
-    /// Temperature, for lines that do not say
-    #[arg(long, value_name = "T")]
+    /// Temperature, 0 to 2, for lines that do not say
+    #[arg(long, value_name = "T", value_parser = temperature)]
     temperature: Option<f64>,
     /// Seed, for lines that do not say
     #[arg(long, value_name = "N")]
@@ -58,6 +58,11 @@ pub struct ScoreArgs {
     /// Begin anew, discarding OUTPUT and what an earlier run left
     #[arg(long)]
     overwrite: bool,
+}
+
+fn temperature(text: &str) -> Result<f64, String> {
+    let value: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
+    if (0.0..=2.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 2".to_owned()) }
 }
 
 /// Runs `penstock score`; true only if every line succeeded.

@@ -65,7 +65,11 @@ pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: boo
             if output.exists() {
                 bail!("{} exists already; pass --overwrite to replace it", output.display());
             }
-            fs::create_dir_all(folder).with_context(|| format!("{} cannot be made", folder.display()))?;
+            match fs::create_dir(folder) {
+                // A kill came between the folder and what belongs in it.
+                Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
+                made => made.with_context(|| format!("{} cannot be made", folder.display()))?,
+            }
             let run = Run { batch: Uuid::now_v7(), plan: plan.clone() };
             write_whole(&file, &serde_json::to_vec_pretty(&run)?)?;
             Ok(run.batch)

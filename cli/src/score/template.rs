@@ -31,6 +31,9 @@ impl Template {
                 let known: Vec<&str> = header.iter().collect();
                 bail!("--template: the file has no column `{name}`; it has {}", known.join(", "));
             };
+            if header.iter().filter(|column| *column == name).count() > 1 {
+                bail!("--template: the file has more than one column `{name}`; give them different names");
+            }
             if !before.is_empty() {
                 parts.push(Part::Text(before.to_owned()));
             }
