@@ -14,6 +14,9 @@ use anyhow::Context;
 const POOL: &str = "CANDLE_NUM_THREADS";
 /// What other parts of the numeric library read.
 const OTHERS: &str = "RAYON_NUM_THREADS";
+/// Rounds a compute thread spins before it sleeps. The library's own 25,000 make a step several times slower where other
+/// programs want the cores, and no quicker where they do not.
+const SPIN: (&str, &str) = ("CANDLE_BARRIER_POOL_SPIN_LIMIT", "2000");
 
 /// Makes sure that `wanted` threads compute.
 ///
@@ -26,6 +29,9 @@ pub fn settle(wanted: NonZeroUsize) -> anyhow::Result<()> {
     let binary = std::env::current_exe().context("this program cannot find itself to set its compute threads")?;
     let mut again = Command::new(binary);
     again.args(std::env::args_os().skip(1)).env(POOL, wanted.to_string()).env(OTHERS, wanted.to_string());
+    if std::env::var_os(SPIN.0).is_none() {
+        again.env(SPIN.0, SPIN.1);
+    }
     // Returns only when it failed.
     Err(again.exec()).context("this program cannot start itself anew to set its compute threads")
 }
