@@ -11,23 +11,11 @@ use gpu_worker::engine::fault::FaultPoint;
 use gpu_worker::engine::planner::Limits;
 use gpu_worker::engine::random::philox;
 use gpu_worker::engine::sampler::Choosing;
-use gpu_worker::engine::sequence::{DropMark, Ending, OutputText, Piece, Prepared, SequenceId};
+use gpu_worker::engine::sequence::{DropMark, Ending, NoText, Prepared, SequenceId};
 use gpu_worker::engine::{Command, spawn};
 
 const CANCELS: u64 = 1_000;
 const AT_ONCE: usize = 12;
-
-struct NoText;
-
-impl OutputText for NoText {
-    fn push(&mut self, _id: u32, _watch_stops: bool) -> Piece {
-        Piece::default()
-    }
-
-    fn finish(&mut self) -> String {
-        String::new()
-    }
-}
 
 fn draw(what: u64, salt: u32, below: usize) -> usize {
     philox([what as u32, salt, 0, 0], [21, 22])[0] as usize % below

@@ -11,23 +11,11 @@ use gpu_worker::engine::plan::Forward;
 use gpu_worker::engine::planner::{Limits, Planner, StepOutput};
 use gpu_worker::engine::random::philox;
 use gpu_worker::engine::sampler::Choosing;
-use gpu_worker::engine::sequence::{DropMark, OutputText, Piece, Prepared, SequenceId};
+use gpu_worker::engine::sequence::{DropMark, NoText, Prepared, SequenceId};
 
 const MIXES: u32 = 100;
 const REQUESTS: usize = 24;
 const N_BLOCKS: usize = 64;
-
-struct NoText;
-
-impl OutputText for NoText {
-    fn push(&mut self, _id: u32, _watch_stops: bool) -> Piece {
-        Piece::default()
-    }
-
-    fn finish(&mut self) -> String {
-        String::new()
-    }
-}
 
 /// Tokens with the bits of their log-probability and of the two likeliest beside it.
 type Answer = Vec<(u32, Vec<u32>)>;

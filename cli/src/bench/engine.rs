@@ -8,7 +8,7 @@ use gpu_worker::engine::plan::Forward;
 use gpu_worker::engine::planner::{Limits, Planner, StepOutput};
 use gpu_worker::engine::random::philox;
 use gpu_worker::engine::sampler::Choosing;
-use gpu_worker::engine::sequence::{DropMark, OutputText, Piece, Prepared, SequenceId};
+use gpu_worker::engine::sequence::{DropMark, NoText, Prepared, SequenceId};
 use serde::Serialize;
 
 use super::Conditions;
@@ -206,21 +206,8 @@ fn random_sequence(id: usize, n_prompt: usize, n_output: usize, vocab: u32) -> P
         max_tokens: n_output as u32,
         min_tokens: 0,
         end_ids: Vec::new(),
-        text: Box::new(Silent),
+        text: Box::new(NoText),
         deadline: None,
         mark: DropMark::default(),
-    }
-}
-
-/// Tokens are counted, not read.
-struct Silent;
-
-impl OutputText for Silent {
-    fn push(&mut self, _id: u32, _watch_stops: bool) -> Piece {
-        Piece::default()
-    }
-
-    fn finish(&mut self) -> String {
-        String::new()
     }
 }

@@ -134,9 +134,11 @@ fn draw(row: &[f32], how: &Choosing, position: u32, banned: &[u32], scratch: &mu
     if top_k.is_none() && top_p >= 1.0 && min_p == 0.0 && !banned_best {
         return draw_from_all(row, temperature, share, &mut scratch.weights);
     }
+    let reach = if top_k.is_none() && !banned_best { Reach::of(row, &how.sampling) } else { Reach::WHOLE };
     let candidates = &mut scratch.candidates;
     candidates.clear();
-    candidates.extend(row.iter().enumerate().map(|(id, logit)| (id as u32, *logit)));
+    let in_reach = row.iter().enumerate().filter(|(_, logit)| **logit >= reach.lowest);
+    candidates.extend(in_reach.map(|(id, logit)| (id as u32, *logit)));
     if banned_best {
         candidates.retain(|(id, _)| !banned.contains(id));
         if candidates.is_empty() {
@@ -149,7 +151,9 @@ fn draw(row: &[f32], how: &Choosing, position: u32, banned: &[u32], scratch: &mu
         keep_best(candidates, k as usize);
     }
     if top_p < 1.0 {
-        keep_mass(candidates, f64::from(top_p), weight);
+        let total =
+            reach.total.unwrap_or_else(|| candidates.iter().map(|(_, logit)| f64::from(weight(*logit))).sum::<f64>());
+        keep_mass(candidates, f64::from(top_p) * total, weight);
     }
     if min_p > 0.0 {
         candidates.retain(|(_, logit)| weight(*logit) >= min_p);
@@ -166,10 +170,55 @@ fn draw(row: &[f32], how: &Choosing, position: u32, banned: &[u32], scratch: &mu
     candidates.last().map_or(0, |(id, _)| *id)
 }
 
-/// Keeps the likeliest candidates that together have `mass` of the weight, the one that crosses it included. Sorting a
-/// whole vocabulary is dear, so growing heads of it are tried first.
-fn keep_mass(candidates: &mut Vec<(u32, f32)>, mass: f64, weight: impl Fn(f32) -> f32) {
-    let wanted = mass * candidates.iter().map(|(_, logit)| f64::from(weight(*logit))).sum::<f64>();
+/// Which tokens of a row can be chosen at all: a first, cheap cut that takes nothing away from what the filters keep.
+struct Reach {
+    /// Smallest logit of such a token.
+    lowest: f32,
+    /// Weight of all tokens of the row, relative to the likeliest, if it was summed.
+    total: Option<f64>,
+}
+
+impl Reach {
+    /// All tokens.
+    const WHOLE: Reach = Reach { lowest: f32::NEG_INFINITY, total: None };
+
+    /// By top-p: the tokens that weigh less than an equal share of the mass that is cut off have less than that mass
+    /// together, so none of them is needed to reach top-p. By min-p: its own border. Half of either, for rounding.
+    fn of(row: &[f32], sampling: &Sampling) -> Self {
+        let best = max_of(row);
+        let border = |weight: f64| (f64::from(best) + f64::from(sampling.temperature) * (0.5 * weight).ln()) as f32;
+        if sampling.top_p < 1.0 {
+            let total = total_weight(row, best, 1.0 / sampling.temperature);
+            let share = (1.0 - f64::from(sampling.top_p)) * total / row.len() as f64;
+            return Reach { lowest: border(share), total: Some(total) };
+        }
+        match sampling.min_p {
+            0.0 => Reach::WHOLE,
+            min_p => Reach { lowest: border(f64::from(min_p)), total: None },
+        }
+    }
+}
+
+/// Sum of `e^((logit - best) * scale)` over a row.
+fn total_weight(row: &[f32], best: f32, scale: f32) -> f64 {
+    let mut total = 0f64;
+    for group in row.chunks(256) {
+        let mut lanes = [0f32; 16];
+        let chunks = group.chunks_exact(16);
+        let rest: f32 = chunks.remainder().iter().map(|logit| exp_fast((logit - best) * scale)).sum();
+        for chunk in chunks {
+            for (lane, logit) in lanes.iter_mut().zip(chunk) {
+                *lane += exp_fast((logit - best) * scale);
+            }
+        }
+        total += f64::from(lanes.iter().sum::<f32>() + rest);
+    }
+    total
+}
+
+/// Keeps the likeliest candidates that together weigh `wanted`, the one that crosses it included. Sorting a whole vocabulary
+/// is dear, so growing heads of it are tried first.
+fn keep_mass(candidates: &mut Vec<(u32, f32)>, wanted: f64, weight: impl Fn(f32) -> f32) {
     let mut head = 256.min(candidates.len());
     loop {
         if head < candidates.len() {
@@ -257,19 +306,7 @@ fn exp_fast(x: f32) -> f32 {
 /// Log-probabilities of the chosen token and of the `top` likeliest.
 fn logprobs_of(row: &[f32], id: u32, top: usize, scratch: &mut Scratch) -> (f32, Vec<(u32, f32)>) {
     let best = max_of(row);
-    let mut sum = 0f64;
-    for group in row.chunks(256) {
-        let mut lanes = [0f32; 16];
-        let chunks = group.chunks_exact(16);
-        let rest: f32 = chunks.remainder().iter().map(|logit| exp_fast(logit - best)).sum();
-        for chunk in chunks {
-            for (lane, logit) in lanes.iter_mut().zip(chunk) {
-                *lane += exp_fast(logit - best);
-            }
-        }
-        sum += f64::from(lanes.iter().sum::<f32>() + rest);
-    }
-    let log_sum = sum.ln() + f64::from(best);
+    let log_sum = total_weight(row, best, 1.0).ln() + f64::from(best);
     let logprob = |logit: f32| ((f64::from(logit) - log_sum) as f32).max(LOWEST_LOGPROB);
     let chosen = logprob(row[id as usize]);
     if top == 0 {
@@ -341,6 +378,28 @@ mod tests {
         let how = how(1.0, None, 0.9, 0.0, 3);
         let seen = (0..20_000).map(|position| pick(&row, &how, position, &[])).max().unwrap();
         assert!((2600..2700).contains(&seen), "nine tenths of 3,000 equals end at 2,699, saw {seen}");
+    }
+
+    /// The cut is only a short cut: with it, every draw is the one without it.
+    #[test]
+    fn the_first_cut_takes_nothing_from_top_p_and_min_p() {
+        for seed in 0..400u32 {
+            let noise = |idx: u32| uniform(u64::from(seed), idx) as f32;
+            let row: Vec<f32> = (0..700).map(|idx| (noise(idx) - 0.5) * 30.0 * noise(9_000)).collect();
+            let sampling = Sampling {
+                temperature: 0.2 + 1.8 * noise(9_001),
+                top_p: 0.05 + 0.949 * noise(9_002),
+                min_p: if seed % 3 == 0 { noise(9_003) * 0.5 } else { 0.0 },
+                ..Sampling::default()
+            };
+            let with = Choosing { sampling, seed: 1, logprobs: None };
+            // A top-k of everything changes nothing but takes the path without the cut.
+            let mut without = with.clone();
+            without.sampling.top_k = Some(700);
+            for position in 0..20 {
+                assert_eq!(pick(&row, &with, position, &[]), pick(&row, &without, position, &[]), "seed {seed}");
+            }
+        }
     }
 
     #[test]

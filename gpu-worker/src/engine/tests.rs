@@ -10,22 +10,9 @@ use super::plan::{BLOCK_TOKENS, Forward};
 use super::planner::{Ended, Limits, Planner, StepOutput};
 use super::random::philox;
 use super::sampler::Choosing;
-use super::sequence::{DropMark, Ending, OutputText, Piece, Prepared, SequenceId, StopReason};
+use super::sequence::{DropMark, Ending, NoText, Prepared, SequenceId, StopReason};
 use super::{Command, spawn};
 use crate::forward::trivial::{Ending as ModelEnding, TrivialConfig, TrivialForward};
-
-/// No text: these tests look at tokens.
-struct NoText;
-
-impl OutputText for NoText {
-    fn push(&mut self, _id: u32, _watch_stops: bool) -> Piece {
-        Piece::default()
-    }
-
-    fn finish(&mut self) -> String {
-        String::new()
-    }
-}
 
 fn forward(n_blocks: usize, ending: ModelEnding) -> TrivialForward {
     TrivialForward::new(TrivialConfig {
