@@ -4,7 +4,7 @@ use candle_core::{CpuStorage, DType, Device, InplaceOp2, Layout, Tensor};
 
 use crate::error::{KernelError, Result};
 use crate::lanes::LANES;
-use crate::tensors::{check_f32, cpu_slices};
+use crate::tensors::{check_f32, cpu_slices, on_cpu};
 
 /// Tokens of one cache block. Slot `s` is token `s % BLOCK_TOKENS` of block `s / BLOCK_TOKENS`.
 pub const BLOCK_TOKENS: usize = 16;
@@ -78,8 +78,8 @@ impl KvLayer {
 /// `keys`, `values`: `[n_tokens, kv_heads, head_dim]`, contiguous f32. `slots`: one per token, all distinct.
 ///
 /// # Errors
-/// [`KernelError::Shape`] before anything is written: wrong shapes, or a slot outside the pool;
-/// [`KernelError::Unsupported`] on a device other than the CPU.
+/// [`KernelError::Shape`] before anything is written: wrong shapes, or a slot outside the pool; [`KernelError::Device`] when
+/// the device fails, and the touched blocks are undefined.
 pub fn write_kv(layer: &mut KvLayer, keys: &Tensor, values: &Tensor, slots: &[u32]) -> Result<()> {
     const OP: &str = "write_kv";
     let expected = [slots.len(), layer.kv_heads, layer.head_dim];
@@ -92,11 +92,35 @@ pub fn write_kv(layer: &mut KvLayer, keys: &Tensor, values: &Tensor, slots: &[u3
     if slots.is_empty() {
         return Ok(());
     }
+    if !on_cpu(&layer.keys) {
+        return scatter_on_device(layer, keys, values, slots);
+    }
     // Both sides are reached before either is written.
     cpu_slices(OP, [&layer.keys, &layer.values, keys, values], |_| ())?;
     let (kv_heads, head_dim) = (layer.kv_heads, layer.head_dim);
     layer.keys.inplace_op2(keys, &Scatter { slots, kv_heads, head_dim, per_token: 1, per_value: BLOCK_TOKENS })?;
     layer.values.inplace_op2(values, &Scatter { slots, kv_heads, head_dim, per_token: head_dim, per_value: 1 })?;
+    Ok(())
+}
+
+/// The same through candle's own scatter, for any device.
+fn scatter_on_device(layer: &KvLayer, keys: &Tensor, values: &Tensor, slots: &[u32]) -> Result<()> {
+    let (kv_heads, head_dim) = (layer.kv_heads, layer.head_dim);
+    let page = head_dim * BLOCK_TOKENS;
+    for (pool, rows, per_token, per_value) in
+        [(&layer.keys, keys, 1, BLOCK_TOKENS), (&layer.values, values, head_dim, 1)]
+    {
+        let places = slots.iter().flat_map(|slot| {
+            let (block, token) = (*slot as usize / BLOCK_TOKENS, *slot as usize % BLOCK_TOKENS);
+            (0..kv_heads).flat_map(move |head| {
+                let start = (block * kv_heads + head) * page + token * per_token;
+                (0..head_dim).map(move |i| (start + i * per_value) as i64)
+            })
+        });
+        let places = Tensor::from_iter(places, rows.device())?;
+        // The pool is contiguous, so its flat form is the same memory.
+        pool.flatten_all()?.scatter_set(&places, &rows.flatten_all()?, 0)?;
+    }
     Ok(())
 }
 
@@ -142,5 +166,25 @@ impl InplaceOp2 for Scatter<'_> {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_librarys_scatter_writes_what_ours_writes() {
+        let device = Device::Cpu;
+        let (mut ours, theirs) = (KvLayer::new(3, 2, 16, &device).unwrap(), KvLayer::new(3, 2, 16, &device).unwrap());
+        let numbers = |from: f32| Tensor::arange(from, from + 96.0, &device).unwrap().reshape((3, 2, 16)).unwrap();
+        let (keys, values, slots) = (numbers(1.0), numbers(1_000.0), [47, 0, 17]);
+        write_kv(&mut ours, &keys, &values, &slots).unwrap();
+        scatter_on_device(&theirs, &keys, &values, &slots).unwrap();
+        for (ours, theirs) in [(&ours.keys, &theirs.keys), (&ours.values, &theirs.values)] {
+            let numbers = |tensor: &Tensor| tensor.flatten_all().unwrap().to_vec1::<f32>().unwrap();
+            assert_eq!(numbers(ours), numbers(theirs));
+        }
+        assert_eq!(ours.keys.sum_all().unwrap().to_scalar::<f32>().unwrap(), 4_656.0, "1 + … + 96, each once");
     }
 }

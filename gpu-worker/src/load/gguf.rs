@@ -132,7 +132,7 @@ impl<'a, F: Read + Seek> Reader<'a, '_, F> {
         let failed = |err| tensor_error(names.embedding, err);
         let head = match self.header.opt_tensor(names.head) {
             Some(_) => None,
-            None => Some(PackedLinear::from_ggml(info.dtype, &self.buffer, n, k).map_err(failed)?),
+            None => Some(PackedLinear::on_device(info.dtype, &self.buffer, n, k, self.device).map_err(failed)?),
         };
         let table = EmbeddingTable::from_ggml(info.dtype, &self.buffer, n, k).map_err(failed)?;
         Ok((table, head))
@@ -141,7 +141,7 @@ impl<'a, F: Read + Seek> Reader<'a, '_, F> {
     fn matrix(&mut self, name: &str) -> Result<PackedLinear, LoadError> {
         let info = self.read(name)?;
         let (n, k) = matrix_size(info);
-        PackedLinear::from_ggml(info.dtype, &self.buffer, n, k).map_err(|err| tensor_error(name, err))
+        PackedLinear::on_device(info.dtype, &self.buffer, n, k, self.device).map_err(|err| tensor_error(name, err))
     }
 
     fn vectors<const N: usize>(&mut self, names: Option<&[String; N]>) -> Result<Option<[Tensor; N]>, LoadError> {
