@@ -26,7 +26,7 @@ async fn disturb(client: &Client, n: u64) {
     let messages = json!([{"role": "user", "content": "word ".repeat(draw(n, 2, 60) as usize + 1)}]);
     let body = json!({"model": MODEL, "messages": messages, "max_tokens": 500, "ignore_eos": true,
         "metadata": {"run": "cancels"}, "stream": n % 3 == 1});
-    if n % 3 == 0 {
+    if n.is_multiple_of(3) {
         let fields = json!({"max_tokens": 500, "ignore_eos": true, "messages": messages});
         let id = client.submit_chat("", fields, json!({"metadata": {"run": "cancels"}})).await;
         tokio::time::sleep(pause).await;
