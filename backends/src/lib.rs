@@ -1,4 +1,4 @@
-//! The adapters of the ports: so far SQLite, the in-process queue and bus, and local files. [`open`] builds them.
+//! The adapters of the ports: so far SQLite, the in-process queue and bus, and local files. [`open()`] builds them.
 //!
 //! Nothing here knows HTTP or a model. One conformance suite per port (`tests/conformance`) defines the behaviour and
 //! runs over every adapter.

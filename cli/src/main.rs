@@ -1,4 +1,5 @@
 //! The `penstock` binary.
+#![allow(rustdoc::invalid_rust_codeblocks, reason = "indented examples of commands, as --help shows them")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
 mod bench;

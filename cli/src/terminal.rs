@@ -21,7 +21,7 @@ pub fn print(text: &str) -> anyhow::Result<()> {
 /// Writes one indented JSON document to stdout.
 ///
 /// # Errors
-/// As [`print`].
+/// As [`print()`].
 pub fn print_json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     print(&format!("{}\n", serde_json::to_string_pretty(value)?))
 }

