@@ -1,4 +1,5 @@
-//! What a run is, kept beside its output, so that going on never mixes two runs.
+//! What a run is, kept beside its output, so that going on does not mix two runs. An input that was edited in place
+//! without a change of its size is not noticed.
 
 use std::fs;
 use std::io::Write;
