@@ -16,7 +16,8 @@ use crate::limits::Limits;
 /// Reads the body as one JSON document.
 ///
 /// # Errors
-/// 415 unless it is declared as JSON, 413 above the limit, 408 when it stops coming, 400 when it is no JSON.
+/// 415 unless it is declared as JSON, 413 above the limit, 408 when it stops coming, 400 when it breaks off
+/// or is no JSON.
 pub(crate) async fn json(request: Request, limits: &Limits) -> Result<Value, ApiError> {
     media_type(request.headers())?;
     let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
@@ -40,10 +41,27 @@ fn media_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let text = String::from_utf8_lossy(value.as_bytes());
     let essence = text.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     if essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json")) {
-        return Ok(());
+        return charset(&text);
     }
     let shown: String = essence.chars().take(80).collect();
     Err(ApiError::MediaType { problem: format!("the body is declared as `{shown}`") })
+}
+
+/// JSON is UTF-8 (RFC 8259, section 8.1); another charset that is declared is refused rather than overlooked.
+fn charset(media_type: &str) -> Result<(), ApiError> {
+    let parameters = media_type.split(';').skip(1).filter_map(|parameter| parameter.split_once('='));
+    for (name, value) in parameters {
+        let value = value.trim().trim_matches('"');
+        if name.trim().eq_ignore_ascii_case("charset")
+            && !["utf-8", "utf8", "us-ascii"].contains(&&*value.to_ascii_lowercase())
+        {
+            let shown: String = value.chars().take(40).collect();
+            return Err(ApiError::MediaType {
+                problem: format!("the body is declared as `charset={shown}`, and JSON is UTF-8"),
+            });
+        }
+    }
+    Ok(())
 }
 
 async fn read(body: Body, limit: usize, pause: Duration) -> Result<Bytes, ApiError> {

@@ -31,7 +31,7 @@ pub(crate) enum ApiError {
     MethodNotAllowed { method: String },
     #[error("the body stopped coming")]
     BodyStalled,
-    #[error("the body broke off")]
+    #[error("the body broke off, or is not framed as its headers say")]
     BodyBroken,
     #[error("the body is larger than {limit} bytes")]
     BodyTooLarge { limit: usize },
@@ -80,7 +80,7 @@ impl ApiError {
     /// The kind on the wire; without a catch-all, so that a new variant does not compile until someone decides.
     fn kind(&self) -> ErrorKind {
         match self {
-            ApiError::Json(_) => ErrorKind::InvalidJson,
+            ApiError::Json(_) | ApiError::BodyBroken => ErrorKind::InvalidJson,
             ApiError::Parameter(error) => ErrorKind::Parameter(error.code),
             ApiError::Header { .. } => ErrorKind::InvalidHeader,
             ApiError::TooLong { .. } => ErrorKind::ContextLengthExceeded,
@@ -89,7 +89,7 @@ impl ApiError {
             ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
             ApiError::RouteNotFound { .. } => ErrorKind::RouteNotFound,
             ApiError::MethodNotAllowed { .. } => ErrorKind::MethodNotAllowed,
-            ApiError::BodyStalled | ApiError::BodyBroken => ErrorKind::RequestTimeout,
+            ApiError::BodyStalled => ErrorKind::RequestTimeout,
             ApiError::BodyTooLarge { .. } => ErrorKind::BodyTooLarge,
             ApiError::MediaType { .. } => ErrorKind::UnsupportedMediaType,
             ApiError::AlreadyEnded { .. } => ErrorKind::JobAlreadyEnded,

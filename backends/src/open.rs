@@ -69,7 +69,7 @@ pub enum OpenError {
     },
     /// Another process has the data folder.
     #[error(
-        "the data folder {} is in use by another penstock process; stop that one, or choose another data folder",
+        "the data folder {} is in use by another penstock process; wait for that one or stop it, or choose another place",
         .folder.display()
     )]
     Locked {

@@ -56,6 +56,12 @@ async fn media_types_and_sizes_have_their_statuses() {
         let answer = world.call(raw(CHAT, content_type, chat(false).to_string())).await;
         assert_eq!((answer.status.as_u16(), answer.code().as_str()), (415, "unsupported_media_type"));
     }
+    for (charset, status) in [("utf-8", 404), ("\"UTF-8\"", 404), ("utf-16", 415), ("latin1", 415)] {
+        let content_type = format!("application/json; charset={charset}");
+        let body = json!({"model": "another", "prompt": "Hi"}).to_string();
+        let answer = world.call(raw("/v1/completions", Some(&content_type), body)).await;
+        assert_eq!(answer.status.as_u16(), status, "{charset}");
+    }
     let zipped = Request::post(CHAT).header("content-type", "application/json").header("content-encoding", "gzip");
     assert_eq!(world.call(zipped.body(Body::from("x")).unwrap()).await.status.as_u16(), 415);
     let declared = Request::post(CHAT).header("content-type", "application/json").header("content-length", "4194305");

@@ -254,8 +254,13 @@ impl Known {
         let key = error.path.join(".");
         let origin = origins.get(&key).cloned().unwrap_or_else(|| "unknown origin".to_owned());
         let default = self.0.get(&key).map(super::show::plain).unwrap_or_default();
-        Problem { key, origin, reason: format!("{}; the default is {default}", error.kind) }
+        Problem { key, origin, reason: format!("{}; the default is {default}", in_words(&error.kind)) }
     }
+}
+
+/// The library speaks of Rust's types, of which only ours for numbers that cannot be 0 need a translation.
+fn in_words(kind: &figment::error::Kind) -> String {
+    kind.to_string().replace("nonzero usize", "whole number from 1").replace("nonzero u32", "whole number from 1")
 }
 
 #[cfg(test)]
@@ -350,6 +355,8 @@ mod tests {
             let message = refusal(text, &[]);
             assert!(message.contains(first) && message.contains(second), "{text}: {message}");
         }
+        let message = refusal("", &[("PENSTOCK_ENGINE__THREADS", "0")]);
+        assert!(message.contains("expected a whole number from 1"), "{message}");
         let message = refusal("", &[("PENSTOCK_ENGINE__THREADS", "many")]);
         assert!(message.contains("engine.threads (variable PENSTOCK_ENGINE__THREADS)"), "{message}");
         assert!(matches!(resolve(file("[serve"), vars(&[]), Flags::default()), Err(ConfigError::Syntax { .. })));

@@ -150,7 +150,8 @@ impl Jsonl {
             if text.trim_ascii().is_empty() {
                 continue;
             }
-            let content = contract::openai::json::parse(text.trim_ascii()).map_err(|err| err.to_string());
+            let content = contract::openai::json::parse(text.trim_ascii())
+                .map_err(|err| format!("not valid JSON: {} (column {})", err.message, err.column));
             return Ok(Some(Item { line: self.line, end: self.at, content }));
         }
     }

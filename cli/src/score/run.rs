@@ -64,7 +64,9 @@ impl Scorer {
     /// Input or output fail, the engine dies, or somebody stops the run; the same command then goes on.
     pub async fn run(mut self, model: Model, folder: &Path, config: &Config) -> anyhow::Result<Totals> {
         let served = model.served.clone();
-        let backends = embedded::open_backends(folder, config).await?;
+        let backends = embedded::open_backends(folder, config)
+            .await
+            .with_context(|| format!("the unfinished run in {} cannot be opened", folder.display()))?;
         for _ in 0..self.output.written {
             if self.dataset.next()?.is_none() {
                 bail!("the output has more lines than the input; pass --overwrite to begin anew");
