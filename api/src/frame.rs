@@ -23,7 +23,8 @@ pub(crate) async fn frame(State(state): State<AppState>, request: Request, next:
     let outcome = AssertUnwindSafe(next.run(request)).catch_unwind().await;
     let mut response = outcome.unwrap_or_else(|_| ApiError::Internal.into_response());
 
-    let release = state.deps.models.first().and_then(|model| HeaderValue::from_str(model.release.as_str()).ok());
+    let release =
+        state.deps.models.borrow().first().and_then(|model| HeaderValue::from_str(model.release.as_str()).ok());
     let headers = response.headers_mut();
     if let Some(release) = release {
         headers.entry(headers::RELEASE).or_insert(release);
@@ -68,7 +69,8 @@ mod tests {
             queue: Arc::new(backends::InProcessQueue::default()),
             bus: Arc::new(backends::InProcessBus::default()),
             objects: Arc::new(backends::local_objects(folder.path()).unwrap()),
-            models: Vec::new(),
+            models: tokio::sync::watch::channel(Vec::new()).1,
+            trajectories: crate::Trajectories::default(),
             limits: Limits::default(),
         });
         let layer = axum::middleware::from_fn_with_state(state.clone(), frame);

@@ -25,8 +25,9 @@ use std::sync::Arc;
 
 use contract::{Bus, JobStore, Queue, ServedModel};
 use object_store::ObjectStore;
+use tokio::sync::watch;
 
-pub use limits::{Bounds, Limits};
+pub use limits::{Bounds, Limits, Trajectories};
 pub use routes::openapi;
 pub use serve::run;
 
@@ -41,8 +42,10 @@ pub struct Deps {
     pub bus: Arc<dyn Bus>,
     /// Where records are that are too large for a row.
     pub objects: Arc<dyn ObjectStore>,
-    /// What is served, the default model first.
-    pub models: Vec<ServedModel>,
+    /// What is served, the default model first; whoever fills it may change it at any time.
+    pub models: watch::Receiver<Vec<ServedModel>>,
+    /// How much is kept of whose jobs.
+    pub trajectories: Trajectories,
     /// Bounds, sizes and times.
     pub limits: Limits,
 }

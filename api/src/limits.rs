@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use contract::Class;
+use std::collections::BTreeMap;
+
+use contract::{Class, TenantId, TrajectoryMode};
 
 /// Most unfinished jobs of one release, by class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,6 +35,22 @@ impl Default for Bounds {
             standard: Class::Standard.default_bound(),
             bulk: Class::Bulk.default_bound(),
         }
+    }
+}
+
+/// How much of a tenant's jobs is kept as trajectories.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trajectories {
+    /// Of tenants that are not named.
+    pub default: TrajectoryMode,
+    /// By tenant.
+    pub tenants: BTreeMap<TenantId, TrajectoryMode>,
+}
+
+impl Trajectories {
+    /// What applies to a tenant.
+    pub fn of(&self, tenant: &TenantId) -> TrajectoryMode {
+        self.tenants.get(tenant).copied().unwrap_or(self.default)
     }
 }
 

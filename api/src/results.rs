@@ -1,7 +1,8 @@
 //! From the store's rows to results: records wherever they are, waits with the store behind the bus.
 
+use bytes::Bytes;
 use contract::openai::native::{JobObject, job_object};
-use contract::{Job, JobId, JobState, Record, RecordLocation};
+use contract::{Job, JobId, JobState, Record, RecordLocation, SegmentPlace};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use tokio::time::Instant;
@@ -49,15 +50,38 @@ pub(crate) async fn job(state: &AppState, id: &JobId) -> Result<Job, ApiError> {
 
 /// Reads the job's record, if it has one.
 pub(crate) async fn finished(state: &AppState, job: Job) -> Result<Finished, ApiError> {
-    let record = match &job.record {
-        None => None,
-        Some(RecordLocation::Inline(bytes)) => Some(Record::decode(bytes)?),
-        Some(RecordLocation::Staged(key)) => {
-            let object = state.deps.objects.get(&Path::from(key.as_str())).await.map_err(ApiError::Objects)?;
-            Some(Record::decode(&object.bytes().await.map_err(ApiError::Objects)?)?)
+    let Some(location) = &job.record else { return Ok(Finished { job, record: None }) };
+    match read(state, location).await {
+        // Archived since the row was read: what was staged is in a segment now.
+        Err(ApiError::Objects(object_store::Error::NotFound { .. })) => {
+            let job = self::job(state, &job.id).await?;
+            let Some(location) = &job.record else { return Ok(Finished { job, record: None }) };
+            let record = Some(read(state, location).await?);
+            Ok(Finished { job, record })
         }
+        record => Ok(Finished { record: Some(record?), job }),
+    }
+}
+
+/// One record, wherever it is.
+async fn read(state: &AppState, location: &RecordLocation) -> Result<Record, ApiError> {
+    let objects = &state.deps.objects;
+    let bytes = match location {
+        RecordLocation::Inline(bytes) => return Ok(Record::decode(bytes)?),
+        RecordLocation::Staged(key) => {
+            let object = objects.get(&Path::from(key.as_str())).await.map_err(ApiError::Objects)?;
+            object.bytes().await.map_err(ApiError::Objects)?
+        }
+        RecordLocation::Archived(place) => frame(state, place).await?,
     };
-    Ok(Finished { job, record })
+    Ok(Record::decode(&bytes)?)
+}
+
+/// One frame of a segment.
+pub(crate) async fn frame(state: &AppState, place: &SegmentPlace) -> Result<Bytes, ApiError> {
+    let range = place.offset..place.offset.saturating_add(u64::from(place.length));
+    let key = Path::from(place.key.as_str());
+    state.deps.objects.get_range(&key, range).await.map_err(ApiError::Objects)
 }
 
 /// Waits until the job has ended or `until` is over, and returns it as it then is. With `until` the wait also ends

@@ -66,9 +66,15 @@ impl AppState {
 }
 
 impl Shared {
+    /// The models as they are on offer now.
+    pub fn models(&self) -> Vec<ServedModel> {
+        self.deps.models.borrow().clone()
+    }
+
     /// The model of that name.
-    pub fn model(&self, name: &str) -> Result<&ServedModel, ApiError> {
-        let found = self.deps.models.iter().find(|model| model.name == name);
+    pub fn model(&self, name: &str) -> Result<ServedModel, ApiError> {
+        let models = self.deps.models.borrow();
+        let found = models.iter().find(|model| model.name == name).cloned();
         found.ok_or_else(|| ApiError::ModelNotFound { name: name.chars().take(80).collect() })
     }
 }

@@ -89,7 +89,7 @@ pub(crate) async fn submit(
 }
 
 async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: bool) -> Result<Submitted, ApiError> {
-    let release = state.model(&submission.request.model)?.release.clone();
+    let release = state.model(&submission.request.model)?.release;
     let queue = QueueId { release: release.clone(), class: submission.class };
     let published_by_caller = submission.class == Class::Interactive;
     let seed = match submission.request.sampling.seed {
@@ -113,6 +113,7 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
         traceparent: submission.traceparent,
         idempotency: submission.idempotency,
         published_by_caller,
+        trajectory: state.deps.trajectories.of(&state.tenant),
     };
     let answers = state.deps.store.accept(std::slice::from_ref(&job)).await?;
     let accepted = match answers.into_iter().next() {

@@ -42,6 +42,7 @@ fn job() -> NewJob {
         traceparent: None,
         idempotency: None,
         published_by_caller: false,
+        trajectory: contract::TrajectoryMode::Full,
     }
 }
 

@@ -7,6 +7,9 @@ pub mod memory_bus;
 pub mod memory_queue;
 pub mod objects;
 pub mod open;
+pub mod postgres;
+pub mod rabbitmq;
+pub mod redis_bus;
 pub mod sqlite;
 
 pub use memory_bus::InProcessBus;

@@ -77,6 +77,12 @@ impl Queue for InProcessQueue {
         self.with(|queues| queues.entry(delivery.queue).or_default().push_front(delivery.wake));
     }
 
+    async fn arrived(&self) {
+        std::future::pending().await
+    }
+
+    async fn rest(&self) {}
+
     async fn ready(&self, queue: &QueueId) -> Result<u64, QueueError> {
         Ok(self.with(|queues| queues.get(queue).map_or(0, |waiting| waiting.len() as u64)))
     }

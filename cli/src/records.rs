@@ -16,5 +16,10 @@ pub async fn read(location: &RecordLocation, objects: &dyn ObjectStore) -> anyho
             let bytes = object.with_context(|| format!("the record {key} cannot be read"))?.bytes().await?;
             Ok(Record::decode(&bytes)?)
         }
+        RecordLocation::Archived(place) => {
+            let range = place.offset..place.offset.saturating_add(u64::from(place.length));
+            let bytes = objects.get_range(&place.key.as_str().into(), range).await;
+            Ok(Record::decode(&bytes.with_context(|| format!("the record at {place} cannot be read"))?)?)
+        }
     }
 }

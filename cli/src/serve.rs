@@ -63,7 +63,8 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
         queue: Arc::clone(&backends.queue),
         bus: Arc::clone(&backends.bus),
         objects: Arc::clone(&backends.objects),
-        models: vec![served.clone()],
+        models: watch::channel(vec![served.clone()]).1,
+        trajectories: api::Trajectories::default(),
         limits: api_limits(&settings),
     };
     let running = embedded::start(model, &backends, &settings, stopped.clone());

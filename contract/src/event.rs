@@ -47,7 +47,8 @@ pub struct TokenEvent {
 }
 
 /// Short messages to whoever listens. A lost one costs time, never truth.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
 pub enum Signal {
     /// A job reached a terminal state.
     Ended {

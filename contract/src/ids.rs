@@ -206,7 +206,7 @@ impl FromStr for Class {
 }
 
 /// The queue of one release and class.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct QueueId {
     /// Which release serves it.
     pub release: Fingerprint,

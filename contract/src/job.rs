@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::ids::{Class, Fingerprint, JobId, QueueId, TenantId};
 use crate::life::JobState;
 use crate::outcome::{JobError, Usage};
-use crate::record::RecordLocation;
+use crate::record::{RecordLocation, SegmentPlace, TrajectoryMode};
 use crate::request::{Kind, Request};
 use crate::time::Timestamp;
 
@@ -53,6 +53,8 @@ pub struct NewJob {
     pub idempotency: Option<IdempotencyKey>,
     /// The caller publishes the wake-up itself: the row becomes due only 60 s on, in case that fails.
     pub published_by_caller: bool,
+    /// How much of it is kept as its trajectory.
+    pub trajectory: TrajectoryMode,
 }
 
 /// What was accepted.
@@ -144,6 +146,23 @@ pub struct Reaped {
     pub ended: Vec<(JobId, JobState)>,
 }
 
+/// A job that succeeded and whose record waits to be archived.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Unarchived {
+    /// The job.
+    pub job: JobId,
+    /// Whose it is.
+    pub tenant: TenantId,
+    /// What answered it.
+    pub release: Fingerprint,
+    /// How much of it is kept; never [`TrajectoryMode::Off`].
+    pub trajectory: TrajectoryMode,
+    /// Where its record is: in its row or staged.
+    pub record: RecordLocation,
+    /// Time since it ended, by the store's clock.
+    pub ended_for: Duration,
+}
+
 /// A job as it is shown.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
@@ -191,6 +210,11 @@ pub struct Job {
     pub deadline: Timestamp,
     /// Its record, once it succeeded. Absent from lists.
     pub record: Option<RecordLocation>,
+    /// How much of it is kept as its trajectory.
+    pub trajectory: TrajectoryMode,
+    /// Where its trajectory was archived, if it was: for [`TrajectoryMode::Full`] the same place as its record.
+    /// Absent from lists.
+    pub segment: Option<SegmentPlace>,
     /// The store's clock when it answered.
     pub now: Timestamp,
 }

@@ -18,12 +18,12 @@ pub mod time;
 pub use event::{JobEvent, JobEventBody, Signal, TokenEvent, WorkerInfo};
 pub use ids::{Class, Fingerprint, JobId, QueueId, TenantId, WorkerId};
 pub use job::{
-    Accepted, CancelAnswer, Filter, IdempotencyKey, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Wake,
+    Accepted, CancelAnswer, Filter, IdempotencyKey, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake,
 };
 pub use life::{Budgets, IllegalTransition, JobState, Life, Transition, transition};
 pub use outcome::{ErrorCode, FinishReason, JobError, Outcome, Usage};
 pub use ports::{Bus, BusError, Delivery, Gone, JobStore, LeaseLost, Published, Queue, QueueError, StoreError};
-pub use record::{ChoiceRecord, Record, RecordLocation, TokenLogprob};
+pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, TrajectoryMode};
 pub use release::ServedModel;
 pub use request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
 pub use time::Timestamp;

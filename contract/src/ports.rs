@@ -8,9 +8,11 @@ use futures::stream::BoxStream;
 
 use crate::event::{JobEvent, Signal, WorkerInfo};
 use crate::ids::{JobId, QueueId, TenantId, WorkerId};
-use crate::job::{Accepted, CancelAnswer, Filter, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Wake};
+use crate::job::{Accepted, CancelAnswer, Filter, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake};
 use crate::life::JobState;
 use crate::outcome::{JobError, Outcome, Usage};
+use crate::record::SegmentPlace;
+use crate::release::ServedModel;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -83,6 +85,19 @@ pub trait JobStore: Send + Sync {
     async fn list(&self, tenant: &TenantId, filter: &Filter) -> Result<Page, StoreError>;
     /// Takes or keeps the lead of singleton work for `ttl`; false while another holder has it.
     async fn lead(&self, name: &str, holder: &WorkerId, ttl: Duration) -> Result<bool, StoreError>;
+    /// Up to `limit` jobs that succeeded and whose records wait to be archived, first ended first. Jobs that keep no
+    /// trajectory are never among them.
+    async fn unarchived(&self, limit: u32) -> Result<Vec<Unarchived>, StoreError>;
+    /// The records were written to segments, whole and durable: from now on they are read there. A row that was
+    /// switched before keeps its place; answers, item by item, whether this call switched it. With
+    /// [`crate::TrajectoryMode::Full`] the row lets go of its own record, which the segment has; with
+    /// [`crate::TrajectoryMode::Redacted`] it keeps it, since the segment has less.
+    async fn archived(&self, places: &[(JobId, SegmentPlace)]) -> Result<Vec<bool>, StoreError>;
+    /// Makes known that workers serve this model: whoever accepts jobs offers it from then on, also while no worker
+    /// lives. The name means the newest release that was offered under it.
+    async fn offer(&self, model: &ServedModel) -> Result<(), StoreError>;
+    /// The models that were offered, one per name, first offered first.
+    async fn offered(&self) -> Result<Vec<ServedModel>, StoreError>;
 }
 
 /// What became of a published wake-up.
@@ -127,6 +142,12 @@ pub trait Queue: Send + Sync {
     async fn ack(&self, delivery: Delivery);
     /// The wake-up was not used: somebody else may have it.
     async fn put_back(&self, delivery: Delivery);
+    /// Returns when wake-ups may have come to queues that [`Queue::take`] was asked about, perhaps for nothing. Waits for
+    /// ever where only [`crate::Signal::Ready`] tells of them. Cancel safe.
+    async fn arrived(&self);
+    /// The caller takes nothing for now: what was fetched ahead for it goes back, so that others get it. The next
+    /// [`Queue::take`] fetches again.
+    async fn rest(&self);
     /// Wake-ups that wait in a queue.
     async fn ready(&self, queue: &QueueId) -> Result<u64, QueueError>;
     /// Most wake-ups a queue holds.

@@ -19,6 +19,100 @@ pub enum RecordLocation {
     Inline(Vec<u8>),
     /// Under this key of the object store.
     Staged(String),
+    /// In a segment of archived records.
+    Archived(SegmentPlace),
+}
+
+/// Where one record is within a segment: an object of many records, each a zstd frame of its own that holds one line of
+/// JSON. Read together the frames are one `.jsonl.zst` file; a range of it is one record.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SegmentPlace {
+    /// The segment's key in the object store.
+    pub key: String,
+    /// First byte of the frame.
+    pub offset: u64,
+    /// Bytes of the frame, at least 1.
+    pub length: u32,
+}
+
+impl std::fmt::Display for SegmentPlace {
+    /// `KEY#OFFSET+LENGTH`, as the store keeps it.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}#{}+{}", self.key, self.offset, self.length)
+    }
+}
+
+/// A text that is no [`SegmentPlace`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no place in a segment: KEY#OFFSET+LENGTH")]
+pub struct BadSegmentPlace(String);
+
+impl std::str::FromStr for SegmentPlace {
+    type Err = BadSegmentPlace;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let (key, range) = text.rsplit_once('#')?;
+            let (offset, length) = range.split_once('+')?;
+            Some(Self { key: key.to_owned(), offset: offset.parse().ok()?, length: length.parse().ok()? })
+        };
+        parse()
+            .filter(|place| !place.key.is_empty() && place.length > 0)
+            .ok_or_else(|| BadSegmentPlace(text.to_owned()))
+    }
+}
+
+impl RecordLocation {
+    /// Where a record is that is not in its row, from the text the store keeps: a key, or a place in a segment. Keys
+    /// have no `#`.
+    ///
+    /// # Errors
+    /// [`BadSegmentPlace`] when there is a `#` and the rest is no range.
+    pub fn from_reference(text: String) -> Result<Self, BadSegmentPlace> {
+        if text.contains('#') { Ok(Self::Archived(text.parse()?)) } else { Ok(Self::Staged(text)) }
+    }
+}
+
+/// How much of a job is kept as its trajectory, decided when it is accepted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum TrajectoryMode {
+    /// All of the record: prompt and output with their token ids.
+    #[default]
+    Full,
+    /// Without what was said: no text and no token ids, only their counts and hash, the parameters, times and usage.
+    Redacted,
+    /// Nothing: only the result is kept.
+    Off,
+}
+
+impl TrajectoryMode {
+    /// The word in settings, the store and the API.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            TrajectoryMode::Full => "full",
+            TrajectoryMode::Redacted => "redacted",
+            TrajectoryMode::Off => "off",
+        }
+    }
+}
+
+/// A word that names no [`TrajectoryMode`].
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is no trajectory mode: full, redacted or off")]
+pub struct UnknownTrajectoryMode(String);
+
+impl std::str::FromStr for TrajectoryMode {
+    type Err = UnknownTrajectoryMode;
+
+    fn from_str(word: &str) -> Result<Self, Self::Err> {
+        match word {
+            "full" => Ok(TrajectoryMode::Full),
+            "redacted" => Ok(TrajectoryMode::Redacted),
+            "off" => Ok(TrajectoryMode::Off),
+            other => Err(UnknownTrajectoryMode(other.chars().take(40).collect())),
+        }
+    }
 }
 
 /// The log-probability of one token, by the model's own distribution (before temperature and filters).
@@ -164,6 +258,18 @@ mod tests {
         assert!(Record::decode(b"not zstd at all").is_err());
         let no_record = zstd::bulk::compress(b"{}", 3).unwrap();
         assert!(matches!(Record::decode(&no_record), Err(RecordError::Parse(_))));
+    }
+
+    #[test]
+    fn places_in_segments_are_read_back() {
+        let place = SegmentPlace { key: "trajectories/2026/11/29/a.jsonl.zst".into(), offset: 7, length: 300 };
+        assert_eq!(place.to_string(), "trajectories/2026/11/29/a.jsonl.zst#7+300");
+        assert_eq!(place.to_string().parse(), Ok(place.clone()));
+        assert_eq!(RecordLocation::from_reference(place.to_string()), Ok(RecordLocation::Archived(place)));
+        assert_eq!(RecordLocation::from_reference("records/x".into()), Ok(RecordLocation::Staged("records/x".into())));
+        for wrong in ["a#1", "a#1+", "#1+2", "a#1+0", "a#-1+2", "a#1+4294967296"] {
+            assert!(RecordLocation::from_reference(wrong.into()).is_err(), "{wrong}");
+        }
     }
 
     #[test]

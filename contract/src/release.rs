@@ -31,7 +31,7 @@ impl Manifest {
 }
 
 /// A model as the API offers it: enough to accept or refuse a request without opening the model.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServedModel {
     /// The name clients use.
     pub name: String,

@@ -52,6 +52,14 @@ impl Queue for Breakable {
         self.inner.put_back(delivery).await;
     }
 
+    async fn arrived(&self) {
+        self.inner.arrived().await;
+    }
+
+    async fn rest(&self) {
+        self.inner.rest().await;
+    }
+
     async fn ready(&self, queue: &QueueId) -> Result<u64, QueueError> {
         self.asked.fetch_add(1, Ordering::SeqCst);
         if !self.reachable.load(Ordering::SeqCst) {
@@ -185,6 +193,7 @@ fn job() -> NewJob {
         traceparent: None,
         idempotency: None,
         published_by_caller: false,
+        trajectory: contract::TrajectoryMode::Full,
     }
 }
 

@@ -84,11 +84,11 @@ async fn call(state: AppState, kind: Kind, request: Request) -> Result<Response,
         Kind::Completion => (parse_completion(&value)?, "/v1/completions"),
     };
     let model = state.model(&parsed.request.model)?;
-    submit::check(model, &parsed.request, "")?;
+    submit::check(&model, &parsed.request, "")?;
     if prefer.respond_async {
         refuse_stream(&parsed)?;
     } else {
-        ready(&state, model).await?;
+        ready(&state, &model).await?;
     }
     let cancel_on_hang_up = key.is_none() && !prefer.respond_async;
     let Parsed { request, stream, include_usage, metadata } = parsed;

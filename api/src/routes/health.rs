@@ -81,7 +81,7 @@ pub(super) async fn livez() -> Json<Alive> {
     ))]
 pub(super) async fn readyz(State(state): State<AppState>) -> Response {
     let mut models = Vec::new();
-    for model in &state.deps.models {
+    for model in &state.models() {
         let reason = ready_worker(&state, model).await.err();
         models.push(ModelReadiness {
             model: model.name.clone(),
@@ -107,7 +107,7 @@ async fn reason(state: &AppState) -> Option<String> {
     if state.draining.is_cancelled() {
         return Some("this server is shutting down".to_owned());
     }
-    if state.deps.models.is_empty() {
+    if state.deps.models.borrow().is_empty() {
         return Some("no model is served".to_owned());
     }
     match tokio::time::timeout(STORE_PATIENCE, state.deps.store.queues()).await {

@@ -92,7 +92,7 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     let key = headers::idempotency_key(request.headers())?;
     let value = body::json(request, &state.deps.limits).await?;
     let parsed = parse_job(&value)?;
-    submit::check(state.model(&parsed.request.model)?, &parsed.request, "request")?;
+    submit::check(&state.model(&parsed.request.model)?, &parsed.request, "request")?;
     let submission = Submission {
         request: parsed.request,
         class: parsed.class,

@@ -25,7 +25,7 @@ fn shown(state: &AppState, model: &ServedModel) -> ModelBody {
 /// The models that requests can name.
 #[utoipa::path(get, path = "/v1/models", tag = "openai", responses((status = 200, description = "The models", body = ModelList)))]
 pub(super) async fn list(State(state): State<AppState>) -> Json<ModelList> {
-    let data = state.deps.models.iter().map(|model| shown(&state, model)).collect();
+    let data = state.models().iter().map(|model| shown(&state, model)).collect();
     Json(ModelList { object: "list".to_owned(), data })
 }
 
@@ -40,5 +40,5 @@ pub(super) async fn get(State(state): State<AppState>, path: PathText) -> Result
     let Ok(Path(name)) = path else {
         return Err(ApiError::ModelNotFound { name: "(not UTF-8)".to_owned() });
     };
-    Ok(Json(shown(&state, state.model(&name)?)))
+    Ok(Json(shown(&state, &state.model(&name)?)))
 }

@@ -34,7 +34,7 @@ pub(super) async fn page() -> Response {
 pub(super) async fn stats(State(state): State<AppState>) -> Result<Json<Stats>, ApiError> {
     let mut queues = Vec::new();
     let mut models = Vec::new();
-    for model in &state.deps.models {
+    for model in &state.models() {
         models.push(ModelStats {
             name: model.name.clone(),
             release: model.release.to_string(),

@@ -90,7 +90,8 @@ impl World {
             queue: queue.clone(),
             bus: bus.clone(),
             objects: objects.clone(),
-            models: vec![model(), base],
+            models: tokio::sync::watch::channel(vec![model(), base]).1,
+            trajectories: api::Trajectories::default(),
             limits: choices.limits,
         };
         let world = Self {
@@ -250,6 +251,7 @@ impl World {
             traceparent: None,
             idempotency: None,
             published_by_caller: false,
+            trajectory: contract::TrajectoryMode::Full,
         };
         self.store.accept(&[job]).await.unwrap()[0].clone().unwrap().job
     }

@@ -142,6 +142,7 @@ async fn insert(tx: &mut Tx<'_>, job: &NewJob, held: bool) -> Result<(), Fault> 
         .bind(&job.sequence_key)
         .bind(&job.traceparent)
         .bind(tx.now)
+        .bind(job.trajectory.as_str())
         .execute(&mut *tx.conn)
         .await?;
     Ok(())

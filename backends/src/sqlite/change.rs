@@ -113,7 +113,8 @@ async fn end(
     let (inline, staged) = match change.record {
         None => (None, None),
         Some(RecordLocation::Inline(bytes)) => (Some(bytes.as_slice()), None),
-        Some(RecordLocation::Staged(key)) => (None, Some(key.as_str())),
+        Some(RecordLocation::Staged(key)) => (None, Some(key.clone())),
+        Some(RecordLocation::Archived(place)) => (None, Some(place.to_string())),
     };
     // A result has the tokens of the attempt that gave it; any other end, those of all attempts.
     let usage = match change.usage {

@@ -4,6 +4,7 @@
 //! it. The clock is the process's, read once per transaction.
 
 mod accept;
+mod archive;
 mod change;
 mod due;
 mod fault;
@@ -22,7 +23,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use async_trait::async_trait;
 use contract::{
     Accepted, CancelAnswer, Filter, Job, JobError, JobId, JobState, JobStore, Lease, LeaseLost, Leased, NewJob,
-    Outcome, Page, QueueId, Reaped, Refused, StoreError, TenantId, Usage, Wake, WorkerId,
+    Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError, TenantId, Unarchived, Usage, Wake,
+    WorkerId,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -217,6 +219,22 @@ impl JobStore for SqliteStore {
 
     async fn lead(&self, name: &str, holder: &WorkerId, ttl: Duration) -> Result<bool, StoreError> {
         self.writer.submit(lead::TakeLead { name: name.to_owned(), holder: holder.clone(), ttl }).await
+    }
+
+    async fn unarchived(&self, limit: u32) -> Result<Vec<Unarchived>, StoreError> {
+        read::unarchived(&self.readers, self.now(), limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn archived(&self, places: &[(JobId, SegmentPlace)]) -> Result<Vec<bool>, StoreError> {
+        self.writer.submit(archive::Archived { places: places.to_vec() }).await
+    }
+
+    async fn offer(&self, model: &ServedModel) -> Result<(), StoreError> {
+        self.writer.submit(archive::Offer { model: model.clone() }).await
+    }
+
+    async fn offered(&self) -> Result<Vec<ServedModel>, StoreError> {
+        read::offered(&self.readers).await.map_err(Fault::nothing_written)
     }
 }
 

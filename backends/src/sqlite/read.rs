@@ -1,6 +1,11 @@
 //! Reading: on connections of their own, so that a long list never makes a writer wait.
 
-use contract::{Class, Filter, Fingerprint, Job, JobId, Kind, Page, QueueId, RecordLocation, TenantId, Timestamp};
+use std::time::Duration;
+
+use contract::{
+    Class, Filter, Fingerprint, Job, JobId, Kind, Page, QueueId, RecordLocation, ServedModel, TenantId, Timestamp,
+    Unarchived,
+};
 use sqlx::SqlitePool;
 use sqlx::sqlite::SqliteRow;
 use uuid::Uuid;
@@ -59,11 +64,8 @@ fn job(row: &SqliteRow, now: i64) -> Result<Job, Fault> {
 }
 
 fn read_job(row: &SqliteRow, id: JobId, now: i64) -> Result<Job, Fault> {
-    let record = match (column(row, "record")?, column(row, "record_ref")?) {
-        (Some(bytes), _) => Some(RecordLocation::Inline(bytes)),
-        (None, Some(key)) => Some(RecordLocation::Staged(key)),
-        (None, None) => None,
-    };
+    let record = location(row)?;
+    let segment: Option<String> = column(row, "segment")?;
     let batch: Option<Uuid> = column(row, "batch")?;
     let batch_line = batch.map(|batch| Ok::<_, Fault>((batch, number(row, "line")?))).transpose()?;
     let error: Option<String> = column(row, "error")?;
@@ -90,8 +92,55 @@ fn read_job(row: &SqliteRow, id: JobId, now: i64) -> Result<Job, Fault> {
         finished_at: column::<Option<i64>>(row, "finished_at")?.map(Timestamp),
         deadline: Timestamp(column(row, "deadline")?),
         record,
+        trajectory: word(row, "trajectory")?,
+        segment: segment
+            .map(|text| text.parse())
+            .transpose()
+            .map_err(|err| Fault::Corrupt(format!("column segment: {err}")))?,
         now: Timestamp(now),
     })
+}
+
+/// Where the record of a row is, if it has one.
+fn location(row: &SqliteRow) -> Result<Option<RecordLocation>, Fault> {
+    Ok(match (column(row, "record")?, column(row, "record_ref")?) {
+        (Some(bytes), _) => Some(RecordLocation::Inline(bytes)),
+        (None, Some(reference)) => Some(
+            RecordLocation::from_reference(reference)
+                .map_err(|err| Fault::Corrupt(format!("column record_ref: {err}")))?,
+        ),
+        (None, None) => None,
+    })
+}
+
+/// Jobs whose records wait to be archived.
+pub(super) async fn unarchived(pool: &SqlitePool, now: i64, limit: u32) -> Result<Vec<Unarchived>, Fault> {
+    let rows = sqlx::query(include_str!("sql/unarchived.sql")).bind(i64::from(limit)).fetch_all(pool).await?;
+    rows.iter()
+        .map(|row| {
+            let id = JobId(column::<Uuid>(row, "id")?);
+            let read = || {
+                let record =
+                    location(row)?.ok_or_else(|| Fault::Corrupt("it succeeded without a record".to_owned()))?;
+                let ended_for = now.saturating_sub(column(row, "finished_at")?);
+                Ok(Unarchived {
+                    job: id,
+                    tenant: TenantId(column(row, "tenant")?),
+                    release: Fingerprint(column(row, "release")?),
+                    trajectory: word(row, "trajectory")?,
+                    record,
+                    ended_for: Duration::from_millis(ended_for.max(0).unsigned_abs()),
+                })
+            };
+            read().map_err(|fault| of_job(id, fault))
+        })
+        .collect()
+}
+
+/// The models that were offered.
+pub(super) async fn offered(pool: &SqlitePool) -> Result<Vec<ServedModel>, Fault> {
+    let rows = sqlx::query(include_str!("sql/offered.sql")).fetch_all(pool).await?;
+    rows.iter().map(|row| json("served", &column::<String>(row, "served")?)).collect()
 }
 
 fn kind(text: &str) -> Result<Kind, Fault> {

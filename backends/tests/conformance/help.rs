@@ -71,6 +71,7 @@ pub fn job() -> NewJob {
         traceparent: None,
         idempotency: None,
         published_by_caller: false,
+        trajectory: contract::TrajectoryMode::Full,
     }
 }
 

@@ -12,7 +12,7 @@ use crate::ids::{Class, Fingerprint, JobId, TenantId};
 use crate::job::Job;
 use crate::life::JobState;
 use crate::outcome::{ErrorCode, FinishReason, JobError, Usage};
-use crate::record::{AttemptTimings, ChoiceRecord, Record, TokenLogprob, TopLogprob};
+use crate::record::{AttemptTimings, ChoiceRecord, Record, TokenLogprob, TopLogprob, TrajectoryMode};
 use crate::request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
 use crate::time::Timestamp;
 
@@ -243,6 +243,8 @@ fn job() -> Job {
         finished_at: None,
         deadline: Timestamp(ACCEPTED.0 + 3_600_000),
         record: None,
+        trajectory: TrajectoryMode::Full,
+        segment: None,
         now: ACCEPTED,
     }
 }

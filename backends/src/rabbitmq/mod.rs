@@ -1,0 +1,1 @@
+//! The [`contract::Queue`] on RabbitMQ quorum queues.

@@ -1,0 +1,52 @@
+//! What the archiver and the workers write: places in segments, and models on offer.
+
+use async_trait::async_trait;
+use contract::{JobId, SegmentPlace, ServedModel};
+
+use super::fault::Fault;
+use super::row::to_json;
+use super::writer::{Tx, Write};
+
+/// Switches rows to their segments.
+pub(super) struct Archived {
+    pub(super) places: Vec<(JobId, SegmentPlace)>,
+}
+
+#[async_trait]
+impl Write for Archived {
+    type Answer = Vec<bool>;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Vec<bool>, Fault> {
+        let mut answers = Vec::with_capacity(self.places.len());
+        for (job, place) in &self.places {
+            let switched = sqlx::query(include_str!("sql/archived.sql"))
+                .bind(job.0)
+                .bind(place.to_string())
+                .execute(&mut *tx.conn)
+                .await?;
+            answers.push(switched.rows_affected() == 1);
+        }
+        Ok(answers)
+    }
+}
+
+/// Makes a model known.
+pub(super) struct Offer {
+    pub(super) model: ServedModel,
+}
+
+#[async_trait]
+impl Write for Offer {
+    type Answer = ();
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<(), Fault> {
+        sqlx::query(include_str!("sql/offer.sql"))
+            .bind(&self.model.name)
+            .bind(self.model.release.as_str())
+            .bind(to_json("the model", &self.model)?)
+            .bind(tx.now)
+            .execute(&mut *tx.conn)
+            .await?;
+        Ok(())
+    }
+}

@@ -1,0 +1,3 @@
+SELECT name, served
+FROM models
+ORDER BY seq
