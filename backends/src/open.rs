@@ -69,7 +69,7 @@ pub enum OpenError {
     },
     /// Another process has the data folder.
     #[error(
-        "the data folder {} is in use by another penstock process; wait for that one or stop it, or choose another place",
+        "the data folder {} is in use by another penstock process; stop that one or wait for it, or choose another place",
         .folder.display()
     )]
     Locked {

@@ -21,17 +21,25 @@ pub fn serves(release: &Fingerprint) {
     RELEASE.get_or_init(|| release.to_string());
 }
 
+/// The filter that a text stands for: a level, or directives such as `info,scheduler=debug`.
+pub fn filter(level: &str) -> Option<EnvFilter> {
+    let is_level = level.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
+    // Any word would pass for the name of a module.
+    let is_filter = level.contains(['=', ',']);
+    EnvFilter::try_new(level).ok().filter(|_| is_level || is_filter)
+}
+
+/// What to say of a text that is no filter.
+pub fn not_a_filter(level: &str) -> String {
+    format!("`{level}` is no level or filter: try info, or info,scheduler=debug")
+}
+
 /// Starts logging as configured.
 ///
 /// # Errors
 /// The level is neither a level nor a filter.
 pub fn start(log: &Log) -> anyhow::Result<()> {
-    let is_level = log.level.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
-    let is_filter = log.level.contains(['=', ',']);
-    let filter = EnvFilter::try_new(&log.level);
-    let (Ok(filter), true) = (filter, is_level || is_filter) else {
-        bail!("log.level `{}` is no level or filter: try info, or info,scheduler=debug", log.level);
-    };
+    let Some(filter) = filter(&log.level) else { bail!("log.level {}", not_a_filter(&log.level)) };
     let lines = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
     let ansi = crate::terminal::is_watched();
     match log.format {

@@ -154,3 +154,20 @@ fn csv_goes_through_a_template() {
     let missing = penstock().arg("score").arg(&input).arg("-o").arg(folder.path().join("x")).output().unwrap();
     assert!(String::from_utf8_lossy(&missing.stderr).contains("--template"));
 }
+
+#[test]
+fn the_dataset_is_never_its_own_output() {
+    let folder = tempfile::tempdir().unwrap();
+    let input = folder.path().join("questions.jsonl");
+    let lines = "{\"prompt\": \"Hi\", \"max_tokens\": 1}\n";
+    std::fs::write(&input, lines).unwrap();
+    let link = folder.path().join("link.jsonl");
+    std::os::unix::fs::symlink(&input, &link).unwrap();
+    for output in [&input, &link] {
+        let refused = penstock().arg("score").arg(&input).arg("-o").arg(output).arg("--overwrite").output().unwrap();
+        assert!(!refused.status.success());
+        let message = String::from_utf8_lossy(&refused.stderr);
+        assert!(message.contains("is the dataset itself"), "{message}");
+        assert_eq!(std::fs::read_to_string(&input).unwrap(), lines);
+    }
+}

@@ -1,5 +1,6 @@
 //! `penstock list`
 
+use std::num::NonZeroUsize;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
@@ -29,8 +30,8 @@ pub struct ListArgs {
     #[arg(long, value_name = "CLASS")]
     class: Option<String>,
     /// Most jobs to list.
-    #[arg(long, value_name = "N", default_value_t = 20)]
-    limit: usize,
+    #[arg(long, value_name = "N", default_value = "20")]
+    limit: NonZeroUsize,
     /// Begin after this job: the last one of an earlier list.
     #[arg(long, value_name = "ID")]
     after: Option<String>,
@@ -75,8 +76,8 @@ pub(super) struct Found {
 pub(super) async fn find(args: &ListArgs, server: &Server) -> Result<Found, ServerError> {
     let mut found = Found::default();
     let mut after = args.after.clone();
-    while found.jobs.len() < args.limit {
-        let limit = (args.limit - found.jobs.len()).min(PAGE);
+    while found.jobs.len() < args.limit.get() {
+        let limit = (args.limit.get() - found.jobs.len()).min(PAGE);
         let mut query = vec![("limit", limit.to_string())];
         for (name, value) in [("status", &args.state), ("class", &args.class), ("after", &after)] {
             query.extend(value.clone().map(|value| (name, value)));

@@ -357,6 +357,8 @@ mod tests {
         }
         let message = refusal("", &[("PENSTOCK_ENGINE__THREADS", "0")]);
         assert!(message.contains("expected a whole number from 1"), "{message}");
+        let message = refusal("", &[("PENSTOCK_LOG__LEVEL", "banana")]);
+        assert!(message.contains("`banana` is no level or filter"), "{message}");
         let message = refusal("", &[("PENSTOCK_ENGINE__THREADS", "many")]);
         assert!(message.contains("engine.threads (variable PENSTOCK_ENGINE__THREADS)"), "{message}");
         assert!(matches!(resolve(file("[serve"), vars(&[]), Flags::default()), Err(ConfigError::Syntax { .. })));

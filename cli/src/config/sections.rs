@@ -130,9 +130,19 @@ impl Default for Worker {
 #[serde(deny_unknown_fields)]
 pub struct Log {
     /// A level (`error`, `warn`, `info`, `debug`, `trace`) or a filter such as `info,scheduler=debug`.
+    #[serde(deserialize_with = "level")]
     pub level: String,
     /// Lines for people or for machines.
     pub format: LogFormat,
+}
+
+/// Refused where it is set, not only by the command that comes to use it.
+fn level<'de, D: serde::Deserializer<'de>>(reader: D) -> Result<String, D::Error> {
+    let text = String::deserialize(reader)?;
+    match crate::logging::filter(&text) {
+        Some(_) => Ok(text),
+        None => Err(serde::de::Error::custom(crate::logging::not_a_filter(&text))),
+    }
 }
 
 impl Default for Log {

@@ -11,7 +11,7 @@ mod run;
 mod state;
 mod template;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::bail;
 
@@ -65,6 +65,13 @@ fn temperature(text: &str) -> Result<f64, String> {
     if (0.0..=2.0).contains(&value) { Ok(value) } else { Err("must be from 0 to 2".to_owned()) }
 }
 
+/// Whether two names are of one file that exists, by whatever way they reach it.
+fn is_one_file(a: &Path, b: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place = |path: &Path| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    place(a).is_some_and(|of_a| place(b) == Some(of_a))
+}
+
 /// Runs `penstock score`; true only if every line succeeded.
 ///
 /// # Errors
@@ -75,6 +82,9 @@ pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     let dataset = lines::Dataset::open(&args.input, args.template.as_deref())?;
     if args.output.is_dir() {
         bail!("{} is a folder; name a file with -o", args.output.display());
+    }
+    if is_one_file(&args.input, &args.output) {
+        bail!("{} is the dataset itself: name another file with -o", args.output.display());
     }
     let model = embedded::find_model(&settings.serve.model).await?;
     let plan = state::Plan {
