@@ -25,6 +25,10 @@ pub(crate) enum ApiError {
     ModelNotFound { name: String },
     #[error("there is no job `{id}`")]
     JobNotFound { id: String },
+    #[error("no trajectory of this job is kept: {reason}")]
+    NoTrajectory { reason: String },
+    #[error("the job is {state}; its trajectory is there once it has succeeded: wait for its end")]
+    NotEnded { state: JobState },
     #[error("there is no route {path}; GET /openapi.json lists what there is")]
     RouteNotFound { path: String },
     #[error("this route does not take {method}")]
@@ -57,6 +61,12 @@ pub(crate) enum ApiError {
     Store(#[from] StoreError),
     #[error("the result is stored where it cannot be read now: try again")]
     Objects(#[source] object_store::Error),
+    #[error(
+        "the queue cannot be reached now, so nobody would start this call: try again, or submit a job and come back"
+    )]
+    QueueAway,
+    #[error("{message}")]
+    StoreLater { message: &'static str },
     #[error("the stored result is damaged")]
     Record(#[from] RecordError),
     #[error("the stored result is damaged")]
@@ -87,6 +97,8 @@ impl ApiError {
             ApiError::NoChatTemplate { .. } => ErrorKind::NoChatTemplate,
             ApiError::ModelNotFound { .. } => ErrorKind::ModelNotFound,
             ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
+            ApiError::NoTrajectory { .. } => ErrorKind::NoTrajectory,
+            ApiError::NotEnded { .. } => ErrorKind::JobNotEnded,
             ApiError::RouteNotFound { .. } => ErrorKind::RouteNotFound,
             ApiError::MethodNotAllowed { .. } => ErrorKind::MethodNotAllowed,
             ApiError::BodyStalled => ErrorKind::RequestTimeout,
@@ -100,7 +112,8 @@ impl ApiError {
             ApiError::JobFailedSilently => ErrorKind::JobFailed,
             ApiError::Expired => ErrorKind::DeadlineExceeded,
             ApiError::NotReady { .. } => ErrorKind::NoReadyWorker,
-            ApiError::Store(_) | ApiError::Objects(_) => ErrorKind::StoreUnavailable,
+            ApiError::Store(_) | ApiError::StoreLater { .. } | ApiError::Objects(_) => ErrorKind::StoreUnavailable,
+            ApiError::QueueAway => ErrorKind::QueueUnavailable,
             ApiError::ShuttingDown => ErrorKind::ShuttingDown,
             ApiError::Record(_) | ApiError::Inconsistent(_) | ApiError::Disagrees | ApiError::Internal => {
                 ErrorKind::Internal
@@ -120,7 +133,7 @@ impl ApiError {
     }
 
     /// Seconds after which a repeat may help; 429 and 503 always say.
-    fn retry_after(&self) -> Option<u64> {
+    pub fn retry_after(&self) -> Option<u64> {
         match self {
             // Interactive work turns over in seconds, bulk in minutes.
             ApiError::QueueFull { queue, .. } => Some(match queue.class {
@@ -128,8 +141,8 @@ impl ApiError {
                 Class::Standard => 5,
                 Class::Bulk => 30,
             }),
-            ApiError::NotReady { .. } | ApiError::ShuttingDown => Some(5),
-            ApiError::Store(_) | ApiError::Objects(_) => Some(1),
+            ApiError::NotReady { .. } | ApiError::ShuttingDown | ApiError::QueueAway => Some(5),
+            ApiError::Store(_) | ApiError::StoreLater { .. } | ApiError::Objects(_) => Some(1),
             _ => None,
         }
     }

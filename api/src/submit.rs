@@ -22,6 +22,8 @@ pub(crate) struct Submission {
     pub sequence_key: Option<String>,
     pub traceparent: Option<String>,
     pub idempotency: Option<IdempotencyKey>,
+    /// Somebody waits for the answer on this very call.
+    pub is_waited_for: bool,
 }
 
 /// A job that was accepted, now or by an earlier call with the same key.
@@ -89,15 +91,55 @@ pub(crate) async fn submit(
 }
 
 async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: bool) -> Result<Submitted, ApiError> {
+    let (is_waited_for, is_keyed) = (submission.is_waited_for, submission.idempotency.is_some());
+    let job = new_job(state, submission)?;
+    let queue = QueueId { release: job.release.clone(), class: job.class };
+    let answers = state.deps.store.accept(std::slice::from_ref(&job)).await?;
+    let accepted = match answers.into_iter().next() {
+        Some(answer) => answer.map_err(|refused| refusal(state, refused))?,
+        None => return Err(ApiError::Internal),
+    };
+    // Armed before anything else can be interrupted.
+    let hang_up = HangUp { state: state.clone(), job: accepted.job, armed: cancel_on_hang_up };
+    if !accepted.replayed {
+        state.counters.accepted.fetch_add(1, Ordering::Relaxed);
+        if !accepted.held {
+            let wakes = [(queue, Wake { job: accepted.job, attempt: 0 })];
+            let is_known = make_known(state, &wakes, job.published_by_caller).await;
+            if !is_known && is_waited_for {
+                // The feeder would bring it on its way one day; a client that waits for it now is told the truth. With a
+                // key the job stays, and a repeat of the call finds it.
+                if !is_keyed {
+                    cancel(state, accepted.job).await?;
+                }
+                return Err(ApiError::QueueAway);
+            }
+        }
+    }
+    Ok(Submitted { job: accepted.job, replayed: accepted.replayed, hang_up })
+}
+
+/// Why a job was not accepted, as the client is told.
+pub(crate) fn refusal(state: &AppState, refused: Refused) -> ApiError {
+    match refused {
+        Refused::QueueFull { queue, bound } => {
+            state.counters.refused.fetch_add(1, Ordering::Relaxed);
+            ApiError::QueueFull { queue, bound }
+        }
+        Refused::KeyReused => ApiError::KeyReused,
+    }
+}
+
+/// The row of a submission.
+pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob, ApiError> {
     let release = state.model(&submission.request.model)?.release;
-    let queue = QueueId { release: release.clone(), class: submission.class };
     let published_by_caller = submission.class == Class::Interactive;
     let seed = match submission.request.sampling.seed {
         Some(seed) => seed,
         // 53 bits: a number that every JSON reader shows exactly, so that it can be sent again.
         None => getrandom::u64().map_err(|_| ApiError::Internal)? >> 11,
     };
-    let job = NewJob {
+    Ok(NewJob {
         id: JobId::new(),
         tenant: state.tenant.clone(),
         release,
@@ -114,43 +156,39 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
         idempotency: submission.idempotency,
         published_by_caller,
         trajectory: state.deps.trajectories.of(&state.tenant),
-    };
-    let answers = state.deps.store.accept(std::slice::from_ref(&job)).await?;
-    let accepted = match answers.into_iter().next() {
-        Some(Ok(accepted)) => accepted,
-        Some(Err(Refused::QueueFull { queue, bound })) => {
-            state.counters.refused.fetch_add(1, Ordering::Relaxed);
-            return Err(ApiError::QueueFull { queue, bound });
-        }
-        Some(Err(Refused::KeyReused)) => return Err(ApiError::KeyReused),
-        None => return Err(ApiError::Internal),
-    };
-    // Armed before anything else can be interrupted.
-    let hang_up = HangUp { state: state.clone(), job: accepted.job, armed: cancel_on_hang_up };
-    if !accepted.replayed {
-        state.counters.accepted.fetch_add(1, Ordering::Relaxed);
-        if !accepted.held {
-            make_known(state, queue, accepted.job, published_by_caller).await;
-        }
-    }
-    Ok(Submitted { job: accepted.job, replayed: accepted.replayed, hang_up })
+    })
 }
 
-/// Interactive jobs are published at once; the others are the feeder's, which is told to look.
-async fn make_known(state: &AppState, queue: QueueId, job: JobId, publish: bool) {
+/// Interactive jobs are published at once; the others are the feeder's, which is told to look. All are of one queue.
+/// False when nobody knows whether the queue has them: it is away.
+pub(crate) async fn make_known(state: &AppState, wakes: &[(QueueId, Wake)], publish: bool) -> bool {
     let deps = &state.deps;
-    if publish {
-        let published = deps.queue.publish(&[(queue.clone(), Wake { job, attempt: 0 })]).await;
-        if published.first() == Some(&Published::Confirmed) {
-            deps.bus.tell(Signal::Ready { queue }).await;
-            return;
-        }
-        // Not now: the row becomes the feeder's. If even that fails, it is due in 60 s all the same.
-        if let Err(error) = deps.store.wake_now(&[job]).await {
-            tracing::warn!(job.id = %job, error = %error, "a job could not be made due; it will be in 60 s");
+    let Some((queue, _)) = wakes.first() else { return true };
+    let queue = queue.clone();
+    if !publish {
+        deps.bus.tell(Signal::Due { queue }).await;
+        return true;
+    }
+    let answers = deps.queue.publish(wakes).await;
+    let answers = answers.into_iter().chain(std::iter::repeat(Published::Unknown));
+    let (mut is_known, mut left) = (true, Vec::new());
+    for ((_, wake), answer) in wakes.iter().zip(answers) {
+        is_known &= answer != Published::Unknown;
+        if answer != Published::Confirmed {
+            left.push(wake.job);
         }
     }
-    deps.bus.tell(Signal::Due { queue }).await;
+    if left.len() < wakes.len() {
+        deps.bus.tell(Signal::Ready { queue: queue.clone() }).await;
+    }
+    if !left.is_empty() {
+        // Not now: the rows become the feeder's. If even that fails, they are due in 60 s all the same.
+        if let Err(error) = deps.store.wake_now(&left).await {
+            tracing::warn!(jobs = left.len(), error = %error, "jobs could not be made due; they will be in 60 s");
+        }
+        deps.bus.tell(Signal::Due { queue }).await;
+    }
+    is_known
 }
 
 /// Cancels a job and tells everybody, again if it is asked again: signals get lost.

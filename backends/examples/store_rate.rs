@@ -1,5 +1,6 @@
-//! How many jobs a second the SQLite store takes: `cargo run --release -p backends --example store_rate [FOLDER]`.
-//! The figures depend on the disk of FOLDER (default: the temporary folder), since every answer waits for its sync.
+//! How many jobs a second a store takes: `cargo run --release -p backends --example store_rate [FOLDER | URL]`. SQLite in
+//! FOLDER (default: the temporary folder), or the Postgres database of URL, which should be one of its own: it is
+//! migrated, and the jobs stay in it. The figures depend on the disk, since every answer waits for its sync.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -7,11 +8,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use backends::SqliteStore;
+use backends::postgres::{PostgresStore, migrate};
 use contract::{
     Class, Fingerprint, Input, JobId, JobStore, Lease, Message, NewJob, Outcome, QueueId, RecordLocation, Request,
     Role, Sampling, TenantId, Usage, Wake, WorkerId,
 };
 use futures::future::try_join_all;
+use sqlx::postgres::PgConnectOptions;
+use sqlx::{ConnectOptions, PgConnection};
 
 const TTL: Duration = Duration::from_secs(3_600);
 
@@ -75,12 +79,30 @@ async fn rate<F: Future<Output = Result<(), Box<dyn Error + Send + Sync>>> + Sen
     Ok(())
 }
 
-#[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
-    let parent = std::env::args().nth(1).map_or_else(std::env::temp_dir, Into::into);
-    let folder = parent.join(format!("penstock-store-rate-{}", std::process::id()));
-    std::fs::create_dir_all(&folder)?;
-    let store: Arc<dyn JobStore> = Arc::new(SqliteStore::open(folder.join("jobs.db")).await?);
+fn outcome() -> Outcome {
+    let record = RecordLocation::Inline(vec![7; 2_000]);
+    Outcome::Succeeded { record, usage: Usage::default(), first_token_ms: None }
+}
+
+/// One job from its acceptance to its result, as a caller that waits for it sees it.
+async fn live(store: &dyn JobStore, worker: &WorkerId) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let accepted = store.accept(&[job()]).await?.remove(0)?;
+    let wake = Wake { job: accepted.job, attempt: 0 };
+    let leased = store.lease(&[wake], worker, TTL).await?.remove(0).ok_or("a new job was not leasable")?;
+    store.finish(&[(leased.lease, outcome())]).await?.remove(0)?;
+    Ok(())
+}
+
+/// Bytes of log that a Postgres server has written since it was made; nothing for SQLite.
+async fn wal_bytes(conn: &mut Option<PgConnection>) -> Result<Option<i64>, sqlx::Error> {
+    let Some(conn) = conn else { return Ok(None) };
+    sqlx::query_scalar("SELECT (pg_current_wal_lsn() - '0/0')::bigint").fetch_one(conn).await.map(Some)
+}
+
+async fn measure(
+    store: Arc<dyn JobStore>,
+    inspect: &mut Option<PgConnection>,
+) -> Result<(), Box<dyn Error + Send + Sync>> {
     for callers in [1, 16, 64] {
         let store = store.clone();
         rate("accept", callers, 3_200, move || {
@@ -91,6 +113,19 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
             }
         })
         .await?;
+    }
+    for callers in [1, 16, 64, 128] {
+        let (store, worker) = (store.clone(), WorkerId::unique());
+        let before = wal_bytes(inspect).await?;
+        let jobs = 50 * callers.max(32);
+        rate("accept, lease, finish", callers, jobs, move || {
+            let (store, worker) = (store.clone(), worker.clone());
+            async move { live(&*store, &worker).await }
+        })
+        .await?;
+        if let (Some(before), Some(after)) = (before, wal_bytes(inspect).await?) {
+            println!("  {} bytes of log per job", (after - before) / i64::try_from(jobs)?);
+        }
     }
     let began = Instant::now();
     for _ in 0..100 {
@@ -103,29 +138,43 @@ async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
     let began = Instant::now();
     let queued = store.queued(&queue).await?;
     println!("count of {queued} queued: {:.2} ms", began.elapsed().as_secs_f64() * 1e3);
-    for slice in [1_u32, 16] {
-        let (mut calls, worker) = (0, WorkerId::unique());
+    for slice in [1_usize, 16, 64] {
+        let worker = WorkerId::unique();
         let mut wakes: Vec<Wake> = Vec::new();
-        while calls * slice < 3_200 {
+        let began = Instant::now();
+        while wakes.len() < 3_200 {
             wakes.extend(store.due(&queue, 256).await?);
-            calls += 256 / slice;
         }
+        println!("due in slices of 256: {:.0} jobs/s", wakes.len() as f64 / began.elapsed().as_secs_f64());
         let began = Instant::now();
         let mut done = 0_usize;
-        for wakes in wakes.chunks(slice as usize) {
+        for wakes in wakes.chunks(slice) {
             let leased = store.lease(wakes, &worker, TTL).await?;
             let leases: Vec<Lease> = leased.into_iter().flatten().map(|leased| leased.lease).collect();
-            let outcome = Outcome::Succeeded {
-                record: RecordLocation::Inline(vec![7; 2_000]),
-                usage: Usage::default(),
-                first_token_ms: None,
-            };
-            let finished: Vec<(Lease, Outcome)> = leases.iter().map(|lease| (*lease, outcome.clone())).collect();
+            let finished: Vec<(Lease, Outcome)> = leases.iter().map(|lease| (*lease, outcome())).collect();
             done += store.finish(&finished).await?.iter().filter(|answer| answer.is_ok()).count();
         }
         println!("lease + finish in slices of {slice}: {:.0} jobs/s", done as f64 / began.elapsed().as_secs_f64());
     }
-    drop(store);
-    std::fs::remove_dir_all(&folder)?;
     Ok(())
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+    match std::env::args().nth(1) {
+        Some(url) if url.starts_with("postgres") => {
+            migrate(&url).await?;
+            let mut inspect = Some(url.parse::<PgConnectOptions>()?.connect().await?);
+            measure(Arc::new(PostgresStore::connect(&url).await?), &mut inspect).await
+        }
+        folder => {
+            let parent = folder.map_or_else(std::env::temp_dir, Into::into);
+            let folder = parent.join(format!("penstock-store-rate-{}", std::process::id()));
+            std::fs::create_dir_all(&folder)?;
+            let store = SqliteStore::open(folder.join("jobs.db")).await?;
+            measure(Arc::new(store), &mut None).await?;
+            std::fs::remove_dir_all(&folder)?;
+            Ok(())
+        }
+    }
 }

@@ -1,4 +1,5 @@
-//! The adapters of the ports: so far SQLite, the in-process queue and bus, and local files. [`open()`] builds them.
+//! The adapters of the ports: SQLite, the in-process queue and bus, and local files for one process; Postgres, RabbitMQ,
+//! Redis and S3-compatible storage for many. [`open()`] builds them from URLs.
 //!
 //! Nothing here knows HTTP or a model. One conformance suite per port (`tests/conformance`) defines the behaviour and
 //! runs over every adapter.
@@ -15,5 +16,5 @@ pub mod sqlite;
 pub use memory_bus::InProcessBus;
 pub use memory_queue::InProcessQueue;
 pub use objects::local_objects;
-pub use open::{BackendUrls, Backends, OpenError, open};
+pub use open::{Again, BackendUrls, Backends, OpenError, migrate, open, open_again};
 pub use sqlite::{SqliteOpenError, SqliteOptions, SqliteStore};

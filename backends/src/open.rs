@@ -7,23 +7,62 @@ use std::sync::Arc;
 use contract::{Bus, JobStore, Queue, StoreError};
 use object_store::ObjectStore;
 
-use crate::objects::{ObjectsError, local_objects};
+use crate::objects::{ObjectsError, local_objects, s3_objects};
+use crate::postgres::{self, PostgresMigrateError, PostgresOpenError, PostgresOptions, PostgresStore};
+use crate::rabbitmq::{RabbitOpenError, RabbitOptions, RabbitQueue};
+use crate::redis_bus::{RedisBus, RedisOpenError, RedisOptions};
 use crate::sqlite::{SqliteOpenError, SqliteStore};
 use crate::{InProcessBus, InProcessQueue};
 
 /// Where the four backends are.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct BackendUrls {
-    /// `sqlite:///absolute/path/jobs.db`, the path as it is (no percent escapes). Its folder is the data folder.
+    /// `postgres://user:password@host/database`, or `sqlite:///absolute/path/jobs.db`, the path as it is (no percent
+    /// escapes), whose folder is the data folder.
     pub store: String,
-    /// `memory:`.
+    /// `amqp://user:password@host/vhost` (`amqps:` with TLS), or `memory:`.
     pub queue: String,
     /// Most wake-ups that wait in one queue.
     pub queue_limit: usize,
-    /// `memory:`.
+    /// What the names of the broker's queues begin with.
+    pub queue_prefix: String,
+    /// `redis://…` (`rediss:` with TLS), or `memory:`.
     pub bus: String,
-    /// `file:///absolute/folder`, the path as it is.
+    /// What the names of the bus's keys and channels begin with.
+    pub bus_prefix: String,
+    /// `s3://bucket/prefix`, with the usual `AWS_…` variables, or `file:///absolute/folder`, the path as it is.
     pub objects: String,
+}
+
+impl std::fmt::Debug for BackendUrls {
+    /// Schemes only: the rest may hold passwords.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { store, queue, queue_limit, queue_prefix, bus, bus_prefix, objects } = self;
+        f.debug_struct("BackendUrls")
+            .field("store", &scheme(store))
+            .field("queue", &scheme(queue))
+            .field("queue_limit", queue_limit)
+            .field("queue_prefix", queue_prefix)
+            .field("bus", &scheme(bus))
+            .field("bus_prefix", bus_prefix)
+            .field("objects", &scheme(objects))
+            .finish()
+    }
+}
+
+impl BackendUrls {
+    /// The first backend that only one process can use, as `setting (scheme:)`.
+    pub fn only_of_one_process(&self) -> Option<String> {
+        let alone = [
+            ("store.url", &self.store, "sqlite"),
+            ("queue.url", &self.queue, "memory"),
+            ("bus.url", &self.bus, "memory"),
+        ];
+        alone
+            .into_iter()
+            .find(|(_, url, alone)| scheme(url) == *alone)
+            .map(|(setting, _, alone)| format!("{setting} ({alone}:)"))
+    }
 }
 
 /// The open backends.
@@ -36,8 +75,8 @@ pub struct Backends {
     pub bus: Arc<dyn Bus>,
     /// Large things.
     pub objects: Arc<dyn ObjectStore>,
-    /// Keeps other processes out of the data folder for as long as this value lives.
-    lock: File,
+    /// Keeps other processes out of the data folder for as long as this value lives; there is one with SQLite.
+    lock: Option<File>,
 }
 
 impl std::fmt::Debug for Backends {
@@ -46,11 +85,20 @@ impl std::fmt::Debug for Backends {
     }
 }
 
+/// Further connections of the same process.
+#[derive(Default)]
+pub struct Again {
+    /// The store, unless it is in this process.
+    pub store: Option<Arc<dyn JobStore>>,
+    /// The bus, unless it is in this process.
+    pub bus: Option<Arc<dyn Bus>>,
+}
+
 /// The backends could not be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
-    /// A URL whose scheme this build has no adapter for.
-    #[error("{setting} `{scheme}:` is not supported yet in this build; use `{instead}`")]
+    /// A URL whose scheme no adapter serves.
+    #[error("{setting}.url cannot be `{scheme}:`; use {instead}")]
     Unsupported {
         /// Which setting: `store`, `queue`, `bus` or `objects`.
         setting: &'static str,
@@ -85,9 +133,21 @@ pub enum OpenError {
         #[source]
         source: std::io::Error,
     },
-    /// The database cannot be opened.
+    /// The SQLite database cannot be opened.
     #[error(transparent)]
-    Store(#[from] SqliteOpenError),
+    Sqlite(#[from] SqliteOpenError),
+    /// The Postgres database cannot be opened.
+    #[error(transparent)]
+    Postgres(#[from] PostgresOpenError),
+    /// The tables in Postgres cannot be brought up to date.
+    #[error(transparent)]
+    Migrate(#[from] PostgresMigrateError),
+    /// The broker cannot be used as asked.
+    #[error(transparent)]
+    Rabbit(#[from] RabbitOpenError),
+    /// Redis cannot be used as asked.
+    #[error(transparent)]
+    Redis(#[from] RedisOpenError),
     /// The leases of the last run could not be ended.
     #[error("the jobs that ran when the last process ended could not be queued again")]
     Leases(#[source] StoreError),
@@ -96,23 +156,58 @@ pub enum OpenError {
     Objects(#[from] ObjectsError),
 }
 
-const STORE: &str = "sqlite:///absolute/path/jobs.db";
+const STORE: &str = "postgres://user:password@host/database or sqlite:///absolute/path/jobs.db";
+const QUEUE: &str = "amqp://user:password@host/vhost or memory:";
+const BUS: &str = "redis://user:password@host or memory:";
+const OBJECTS: &str = "s3://bucket/prefix or file:///absolute/folder";
 const MEMORY: &str = "memory:";
-const OBJECTS: &str = "file:///absolute/folder";
 
-/// Opens the backends: makes and locks the data folder, opens the rest, and ends the leases that a process which is
-/// gone has left. Call it on a tokio runtime, on which the store's writer then runs.
+/// Opens the backends. With SQLite: makes and locks the data folder, and ends the leases that a process which is gone
+/// has left. Call it on the tokio runtime on which the adapters' tasks then run.
 ///
 /// # Errors
 /// [`OpenError`]; nothing stays locked then.
 pub async fn open(urls: &BackendUrls) -> Result<Backends, OpenError> {
-    let database = local_path("store", &urls.store, "sqlite", STORE)?;
-    let objects = local_path("objects", &urls.objects, "file", OBJECTS)?;
-    memory("queue", &urls.queue)?;
-    memory("bus", &urls.bus)?;
+    let objects = open_objects(&urls.objects)?;
+    let queue = open_queue(urls).await?;
+    let bus = open_bus(urls).await?;
+    let (store, lock) = open_store(&urls.store, POSTGRES_SESSIONS).await?;
+    Ok(Backends { store, queue, bus, objects, lock })
+}
+
+/// Opens store and bus once more, with connections of their own on the runtime of the caller, where they are outside of
+/// this process.
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn open_again(urls: &BackendUrls) -> Result<Again, OpenError> {
+    let mut again = Again::default();
+    if scheme(&urls.store) != "sqlite" {
+        again.store = Some(open_store(&urls.store, 1).await?.0);
+    }
+    if urls.bus != MEMORY {
+        again.bus = Some(open_bus(urls).await?);
+    }
+    Ok(again)
+}
+
+/// Most sessions of one process.
+const POSTGRES_SESSIONS: u32 = 10;
+
+async fn open_store(url: &str, sessions: u32) -> Result<(Arc<dyn JobStore>, Option<File>), OpenError> {
+    match scheme(url) {
+        "postgres" | "postgresql" => {
+            let options = PostgresOptions { max_connections: sessions, ..PostgresOptions::new(url) };
+            Ok((Arc::new(PostgresStore::connect_with(options).await?), None))
+        }
+        _ => open_sqlite(url).await,
+    }
+}
+
+async fn open_sqlite(url: &str) -> Result<(Arc<dyn JobStore>, Option<File>), OpenError> {
+    let database = local_path("store", url, "sqlite", STORE)?;
     let folder = database.parent().ok_or(OpenError::Path { setting: "store", instead: STORE })?;
     let lock = lock_folder(folder)?;
-    let objects = local_objects(objects)?;
     let store = SqliteStore::open(database).await?;
     let reaped = store.end_leases().await.map_err(OpenError::Leases)?;
     if !reaped.requeued.is_empty() || !reaped.ended.is_empty() {
@@ -122,13 +217,53 @@ pub async fn open(urls: &BackendUrls) -> Result<Backends, OpenError> {
             "took over the jobs of the process before"
         );
     }
-    Ok(Backends {
-        store: Arc::new(store),
-        queue: Arc::new(InProcessQueue::new(urls.queue_limit)),
-        bus: Arc::new(InProcessBus::default()),
-        objects: Arc::new(objects),
-        lock,
-    })
+    Ok((Arc::new(store), Some(lock)))
+}
+
+async fn open_queue(urls: &BackendUrls) -> Result<Arc<dyn Queue>, OpenError> {
+    match scheme(&urls.queue) {
+        "amqp" | "amqps" => {
+            let options = RabbitOptions {
+                limit: urls.queue_limit as u64,
+                prefix: urls.queue_prefix.clone(),
+                ..RabbitOptions::new(&urls.queue)
+            };
+            Ok(Arc::new(RabbitQueue::connect(options).await?))
+        }
+        _ if urls.queue == MEMORY => Ok(Arc::new(InProcessQueue::new(urls.queue_limit))),
+        other => Err(OpenError::Unsupported { setting: "queue", scheme: other.to_owned(), instead: QUEUE }),
+    }
+}
+
+async fn open_bus(urls: &BackendUrls) -> Result<Arc<dyn Bus>, OpenError> {
+    match scheme(&urls.bus) {
+        "redis" | "rediss" => {
+            let options = RedisOptions { prefix: urls.bus_prefix.clone(), ..RedisOptions::new(&urls.bus) };
+            Ok(Arc::new(RedisBus::connect(options).await?))
+        }
+        _ if urls.bus == MEMORY => Ok(Arc::new(InProcessBus::default())),
+        other => Err(OpenError::Unsupported { setting: "bus", scheme: other.to_owned(), instead: BUS }),
+    }
+}
+
+fn open_objects(url: &str) -> Result<Arc<dyn ObjectStore>, OpenError> {
+    if scheme(url) == "s3" {
+        return Ok(s3_objects(url)?);
+    }
+    let folder = local_path("objects", url, "file", OBJECTS)?;
+    Ok(Arc::new(local_objects(folder)?))
+}
+
+/// Brings the tables of the store up to date; answers how many migrations were applied.
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn migrate(urls: &BackendUrls) -> Result<usize, OpenError> {
+    match scheme(&urls.store) {
+        "postgres" | "postgresql" => Ok(postgres::migrate(&urls.store).await?.len()),
+        // Those of SQLite are brought up to date whenever it is opened.
+        _ => open_sqlite(&urls.store).await.map(|_| 0),
+    }
 }
 
 /// The scheme of a URL: what stands before the first colon.
@@ -149,13 +284,6 @@ fn local_path<'u>(
     path.map(Path::new)
         .filter(|path| path.is_absolute() && path.file_name().is_some())
         .ok_or(OpenError::Path { setting, instead })
-}
-
-fn memory(setting: &'static str, url: &str) -> Result<(), OpenError> {
-    if url == MEMORY {
-        return Ok(());
-    }
-    Err(OpenError::Unsupported { setting, scheme: scheme(url).to_owned(), instead: MEMORY })
 }
 
 fn lock_folder(folder: &Path) -> Result<File, OpenError> {

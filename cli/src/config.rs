@@ -14,7 +14,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use layers::{ConfigError, Flags};
-pub use sections::{Client, Engine, Limits, Log, LogFormat, Queue, Secret, Serve, Worker};
+pub use sections::{Backend, Bus, Client, Engine, Limits, Log, LogFormat, Queue, Secret, Serve, Trajectories, Worker};
 
 /// Every setting, in its final type. `deploy/penstock.toml` says what each means.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -26,10 +26,18 @@ pub struct Config {
     pub engine: Engine,
     /// Most unfinished jobs of each class, and the largest body.
     pub limits: Limits,
+    /// Where jobs are kept.
+    pub store: Backend,
     /// The wake-up queue.
     pub queue: Queue,
+    /// Tokens while they come, and signals.
+    pub bus: Bus,
+    /// Where large things are kept.
+    pub objects: Backend,
     /// Leases.
     pub worker: Worker,
+    /// How much is kept of jobs beside their results.
+    pub trajectories: Trajectories,
     /// What is logged, and how.
     pub log: Log,
     /// Which server the client commands talk to.

@@ -1,19 +1,21 @@
-//! The embedded composition: store, scheduler and worker in this process. `serve` puts the API in front of it, `score`
-//! feeds a dataset to it. The only caller of `backends::open`.
+//! The wiring: backends as configured, and the parts over them. `serve` runs all parts in one process, `score` feeds a
+//! dataset to the embedded ones, `api`, `scheduler` and `worker` run one part each. The only caller of `backends::open`.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context;
 use backends::{BackendUrls, Backends};
-use contract::{ServedModel, WorkerId};
+use contract::{JobStore, ServedModel, WorkerId};
 use gpu_worker::engine::EngineStatus;
 use gpu_worker::engine::planner::Limits;
-use gpu_worker::{Identified, LoadedRelease, WorkerConfig};
+use gpu_worker::{BeatPorts, Identified, LoadedRelease, OpenBeatPorts, WorkerConfig};
+use scheduler::ArchiveConfig;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-use crate::config::Config;
+use crate::config::{Config, Secret};
 use crate::model::{Progress, ResolvedModel, ensure};
 
 /// A model file that was found, checked and read up to its weights.
@@ -46,20 +48,98 @@ impl Model {
     }
 }
 
-/// Opens store, queue, bus and objects under one data folder, which stays locked as long as they live.
-///
-/// # Errors
-/// Another process has the folder, or it cannot be used.
-pub async fn open_backends(data_dir: &Path, config: &Config) -> anyhow::Result<Backends> {
+/// Where the embedded backends under one data folder are.
+fn embedded_urls(data_dir: &Path, config: &Config) -> anyhow::Result<BackendUrls> {
     let folder = std::path::absolute(data_dir).with_context(|| format!("{} is no path", data_dir.display()))?;
-    let urls = BackendUrls {
+    Ok(BackendUrls {
         store: format!("sqlite://{}", folder.join("jobs.db").display()),
         queue: "memory:".to_owned(),
         queue_limit: config.queue.limit.get() as usize,
+        queue_prefix: config.queue.prefix.clone(),
         bus: "memory:".to_owned(),
+        bus_prefix: config.bus.prefix.clone(),
         objects: format!("file://{}", folder.join("objects").display()),
-    };
-    Ok(backends::open(&urls).await?)
+    })
+}
+
+/// Where the backends are: as configured, and embedded under the data folder where nothing is.
+///
+/// # Errors
+/// The data folder is no path.
+pub fn urls(data_dir: &Path, config: &Config) -> anyhow::Result<BackendUrls> {
+    let embedded = embedded_urls(data_dir, config)?;
+    let or = |url: &Option<Secret>, embedded| url.as_ref().map_or(embedded, |url| url.reveal().to_owned());
+    Ok(BackendUrls {
+        store: or(&config.store.url, embedded.store),
+        queue: or(&config.queue.url, embedded.queue),
+        bus: or(&config.bus.url, embedded.bus),
+        objects: or(&config.objects.url, embedded.objects),
+        ..embedded
+    })
+}
+
+/// Opens the embedded backends under one data folder, which stays locked as long as they live, whatever is configured.
+///
+/// # Errors
+/// Another process has the folder, or it cannot be used.
+pub async fn open_embedded(data_dir: &Path, config: &Config) -> anyhow::Result<Backends> {
+    Ok(backends::open(&embedded_urls(data_dir, config)?).await?)
+}
+
+/// Opens the backends as configured.
+///
+/// # Errors
+/// One cannot be reached or used; another process has the data folder.
+pub async fn open_backends(config: &Config) -> anyhow::Result<Backends> {
+    Ok(backends::open(&urls(&config.serve.data_dir, config)?).await?)
+}
+
+/// What a scheduler over these backends works with.
+pub fn scheduler_deps(backends: &Backends, config: &Config) -> scheduler::Deps {
+    scheduler::Deps {
+        store: Arc::clone(&backends.store),
+        queue: Arc::clone(&backends.queue),
+        bus: Arc::clone(&backends.bus),
+        objects: Arc::clone(&backends.objects),
+        archive: ArchiveConfig {
+            segment_bytes: usize::try_from(config.trajectories.segment_bytes).unwrap_or(usize::MAX),
+            segment_age: config.trajectories.segment_age,
+        },
+        holder: WorkerId::unique(),
+    }
+}
+
+/// Where the heartbeat gets its store and bus: connections of its own to servers, the same ones where they are in this
+/// process.
+///
+/// # Errors
+/// The data folder is no path.
+pub fn beat_ports(backends: &Backends, config: &Config) -> anyhow::Result<OpenBeatPorts> {
+    let urls = urls(&config.serve.data_dir, config)?;
+    let ports = BeatPorts { store: Arc::clone(&backends.store), bus: Arc::clone(&backends.bus) };
+    Ok(Box::new(move || {
+        let (urls, ports) = (urls.clone(), ports.clone());
+        Box::pin(async move {
+            let own = backends::open_again(&urls).await?;
+            Ok(BeatPorts { store: own.store.unwrap_or(ports.store), bus: own.bus.unwrap_or(ports.bus) })
+        })
+    }))
+}
+
+/// The heartbeat uses the same store and bus as everything else: they are in this process.
+pub fn shared_ports(backends: &Backends) -> OpenBeatPorts {
+    let ports = BeatPorts { store: Arc::clone(&backends.store), bus: Arc::clone(&backends.bus) };
+    Box::new(move || Box::pin(std::future::ready(Ok(ports.clone()))))
+}
+
+/// Makes the model known to whoever accepts jobs, and tries until the store has it.
+pub async fn offer(store: &dyn JobStore, model: &ServedModel) {
+    let mut wait = Duration::from_millis(250);
+    while let Err(err) = store.offer(model).await {
+        tracing::warn!(error = &err as &dyn std::error::Error, "the model cannot be offered; trying again");
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(Duration::from_secs(5));
+    }
 }
 
 /// The running parts.
@@ -73,20 +153,21 @@ pub struct Running {
 }
 
 /// Starts scheduler and worker; the model is loaded on a blocking thread meanwhile. `stop` ends the worker by draining.
-pub fn start(model: Model, backends: &Backends, config: &Config, stop: watch::Receiver<bool>) -> Running {
+pub fn start(
+    model: Model,
+    backends: &Backends,
+    beat: OpenBeatPorts,
+    config: &Config,
+    stop: watch::Receiver<bool>,
+) -> Running {
     let (stop_scheduler, scheduler_stop) = watch::channel(false);
-    let scheduler_deps = scheduler::Deps {
-        store: Arc::clone(&backends.store),
-        queue: Arc::clone(&backends.queue),
-        bus: Arc::clone(&backends.bus),
-        holder: WorkerId::unique(),
-    };
+    let scheduler_deps = scheduler_deps(backends, config);
     let scheduler = tokio::spawn(async move {
         scheduler::run(scheduler_deps, turned_on(scheduler_stop)).await?;
         Ok(())
     });
     let (on_ready, engine) = watch::channel(None);
-    let worker = tokio::spawn(work(model, worker_deps(backends), config.clone(), on_ready, stop));
+    let worker = tokio::spawn(work(model, worker_deps(backends), beat, config.clone(), on_ready, stop));
     Running { engine, worker, scheduler, stop_scheduler }
 }
 
@@ -103,7 +184,8 @@ impl Running {
     }
 }
 
-fn worker_deps(backends: &Backends) -> gpu_worker::Deps {
+/// What a worker over these backends works with.
+pub fn worker_deps(backends: &Backends) -> gpu_worker::Deps {
     gpu_worker::Deps {
         store: Arc::clone(&backends.store),
         queue: Arc::clone(&backends.queue),
@@ -117,9 +199,14 @@ pub fn limits(config: &Config) -> Limits {
     Limits { max_sequences: config.engine.max_sequences.get(), step_tokens: config.engine.step_tokens.get() }
 }
 
-async fn work(
+/// Loads the model and works on its jobs until `stop`, then drains.
+///
+/// # Errors
+/// The model cannot be loaded, or the engine died.
+pub async fn work(
     model: Model,
     deps: gpu_worker::Deps,
+    beat: OpenBeatPorts,
     config: Config,
     on_ready: watch::Sender<Option<Arc<EngineStatus>>>,
     stop: watch::Receiver<bool>,
@@ -137,7 +224,7 @@ async fn work(
     };
     // `send_replace` keeps the value for whoever asks later.
     let ready = |status| drop(on_ready.send_replace(Some(status)));
-    gpu_worker::run(deps, loaded, worker_config, ready, turned_on(stop)).await?;
+    gpu_worker::run(deps, beat, loaded, worker_config, ready, turned_on(stop)).await?;
     Ok(())
 }
 

@@ -10,7 +10,9 @@ mod folders;
 mod http;
 mod logging;
 mod model;
+mod process;
 mod records;
+mod replay;
 mod score;
 mod serve;
 mod suggest;
@@ -34,7 +36,12 @@ struct Cli {
 #[derive(Debug, clap::Subcommand)]
 enum Command {
     Serve(serve::ServeArgs),
+    Api(process::api::ApiArgs),
+    Scheduler(process::scheduler::SchedulerArgs),
+    Worker(process::worker::WorkerArgs),
+    Migrate(process::migrate::MigrateArgs),
     Score(score::ScoreArgs),
+    Replay(replay::ReplayArgs),
     #[command(subcommand)]
     Bench(bench::BenchCommand),
     #[command(subcommand)]
@@ -60,9 +67,17 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
     let done = |well: bool| if well { ExitCode::SUCCESS } else { ExitCode::FAILURE };
     match &cli.command {
         Command::Serve(args) => serve::run(args, &cli.config).await.map(done),
+        Command::Api(args) => process::api::run(args, &cli.config).await.map(done),
+        Command::Scheduler(args) => process::scheduler::run(args, &cli.config).await.map(done),
+        Command::Worker(args) => process::worker::run(args, &cli.config).await.map(done),
+        Command::Migrate(args) => process::migrate::run(args, &cli.config).await.map(done),
         Command::Score(args) => {
             logging::start_quiet();
             score::run(args, &cli.config).await.map(done)
+        }
+        Command::Replay(args) => {
+            logging::start_quiet();
+            replay::run(args, &cli.config).await.map(done)
         }
         Command::Bench(command) => {
             logging::start_quiet();

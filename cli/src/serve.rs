@@ -50,7 +50,7 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     let model = embedded::find_model(&settings.serve.model).await?;
     let served = model.served.clone();
     logging::serves(&served.release);
-    let backends = embedded::open_backends(&settings.serve.data_dir, &settings).await?;
+    let backends = embedded::open_backends(&settings).await?;
     let listener = TcpListener::bind(settings.serve.listen)
         .await
         .with_context(|| format!("{} cannot be listened on; choose another with --listen", settings.serve.listen))?;
@@ -64,10 +64,12 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
         bus: Arc::clone(&backends.bus),
         objects: Arc::clone(&backends.objects),
         models: watch::channel(vec![served.clone()]).1,
-        trajectories: api::Trajectories::default(),
+        trajectories: trajectories(&settings),
         limits: api_limits(&settings),
     };
-    let running = embedded::start(model, &backends, &settings, stopped.clone());
+    embedded::offer(&*backends.store, &served).await;
+    let beat = embedded::beat_ports(&backends, &settings)?;
+    let running = embedded::start(model, &backends, beat, &settings, stopped.clone());
     let mut serving = tokio::spawn(api::run(listener, deps, embedded::turned_on(stopped)));
     tracing::info!(
         listen = %address,
@@ -104,7 +106,17 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     Ok(true)
 }
 
-fn api_limits(settings: &Config) -> api::Limits {
+/// How much is kept of whose jobs.
+pub fn trajectories(settings: &Config) -> api::Trajectories {
+    let tenants = settings.trajectories.tenants.iter();
+    api::Trajectories {
+        default: settings.trajectories.default,
+        tenants: tenants.map(|(tenant, mode)| (contract::TenantId::from(tenant.as_str()), *mode)).collect(),
+    }
+}
+
+/// Bounds and times of the HTTP side.
+pub fn api_limits(settings: &Config) -> api::Limits {
     let defaults = api::Limits::default();
     api::Limits {
         bounds: api::Bounds {

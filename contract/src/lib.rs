@@ -14,6 +14,7 @@ pub mod record;
 pub mod release;
 pub mod request;
 pub mod time;
+pub mod trajectory;
 
 pub use event::{JobEvent, JobEventBody, Signal, TokenEvent, WorkerInfo};
 pub use ids::{Class, Fingerprint, JobId, QueueId, TenantId, WorkerId};
@@ -27,3 +28,4 @@ pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogpro
 pub use release::ServedModel;
 pub use request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
 pub use time::Timestamp;
+pub use trajectory::{RedactedRecord, SegmentBuilder, Trajectory, TrajectoryObject};

@@ -209,16 +209,35 @@ pub enum RecordError {
     /// Not the JSON of a record.
     #[error("the stored record could not be read")]
     Parse(#[source] serde_json::Error),
+    /// Written by a later build.
+    #[error("the stored record has version {0}, and this build reads version 1: use a newer one")]
+    Version(u32),
+    /// A record, but not the one that was looked for.
+    #[error("the stored record is another job's or another release's")]
+    Foreign,
+}
+
+/// A document as it is stored: one line of JSON, its line break included, as one zstd frame.
+pub(crate) fn pack(document: &impl Serialize) -> Result<Vec<u8>, RecordError> {
+    let mut json = serde_json::to_vec(document).map_err(RecordError::Parse)?;
+    // Frames one after another are then a file of lines.
+    json.push(b'\n');
+    zstd::bulk::compress(&json, 3).map_err(RecordError::Unpack)
+}
+
+/// The JSON of a stored document, at most [`MAX_DECODED_BYTES`].
+pub(crate) fn unpack(bytes: &[u8]) -> Result<Vec<u8>, RecordError> {
+    let bound = zstd::bulk::Decompressor::upper_bound(bytes).unwrap_or(MAX_DECODED_BYTES).min(MAX_DECODED_BYTES);
+    zstd::bulk::decompress(bytes, bound).map_err(RecordError::Unpack)
 }
 
 impl Record {
-    /// The stored form: JSON, compressed with zstd.
+    /// The stored form: one line of JSON, compressed with zstd.
     ///
     /// # Errors
     /// [`RecordError`] if a number is not finite (JSON has none such) or memory is out.
     pub fn encode(&self) -> Result<Vec<u8>, RecordError> {
-        let json = serde_json::to_vec(self).map_err(RecordError::Parse)?;
-        zstd::bulk::compress(&json, 3).map_err(RecordError::Unpack)
+        pack(self)
     }
 
     /// Reads the stored form back.
@@ -226,9 +245,8 @@ impl Record {
     /// # Errors
     /// [`RecordError`] when the bytes are damaged.
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
-        let bound = zstd::bulk::Decompressor::upper_bound(bytes).unwrap_or(MAX_DECODED_BYTES).min(MAX_DECODED_BYTES);
-        let json = zstd::bulk::decompress(bytes, bound).map_err(RecordError::Unpack)?;
-        serde_json::from_slice(&json).map_err(RecordError::Parse)
+        let record: Self = serde_json::from_slice(&unpack(bytes)?).map_err(RecordError::Parse)?;
+        if record.v == 1 { Ok(record) } else { Err(RecordError::Version(record.v)) }
     }
 
     /// SHA-256 over the output ids of the first choice, little-endian: what the last event of a stream carries, so

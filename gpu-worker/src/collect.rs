@@ -46,6 +46,11 @@ impl Collected {
         self.leased.lease
     }
 
+    /// When its deadline passes.
+    pub fn deadline(&self) -> Instant {
+        self.leased_at + self.leased.deadline_in
+    }
+
     /// Milliseconds from the lease to the first token, once there is one.
     pub fn first_token_ms(&self) -> Option<u64> {
         self.first_token_ms

@@ -8,15 +8,15 @@ use std::time::Duration;
 use contract::record::INLINE_BYTES;
 use contract::{
     Bus, ErrorCode, Fingerprint, JobError, JobEvent, JobEventBody, JobState, JobStore, Lease, LeaseLost, Outcome,
-    Record, RecordLocation, Signal, StoreError, Usage,
+    RecordLocation, Signal, StoreError, Usage,
 };
-use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::sync::mpsc;
 
 use crate::collect::Collected;
 use crate::engine::sequence::Ending;
 use crate::live::Live;
 use crate::pump::EventBuffer;
+use crate::stage::{Stager, Staging};
 
 /// Jobs finished in one transaction at most.
 const GROUP: usize = 64;
@@ -30,6 +30,7 @@ pub struct Finished {
 
 enum End {
     Ran { job: Box<Collected>, ending: Ending },
+    Staged { record: RecordLocation, first_token_ms: Option<u64> },
     NotPrepared(JobError),
     NotWanted,
     DeadlinePassed,
@@ -51,6 +52,21 @@ impl Finished {
         Self { lease, usage: Usage::default(), end: End::NotWanted }
     }
 
+    /// A job whose record had to wait for the object store, which has it now.
+    pub fn staged(lease: Lease, record: RecordLocation, usage: Usage, first_token_ms: Option<u64>) -> Self {
+        Self { lease, usage, end: End::Staged { record, first_token_ms } }
+    }
+
+    /// A job whose lease was lost while its record waited.
+    pub fn lost(lease: Lease, usage: Usage) -> Self {
+        Self { lease, usage, end: End::NotWanted }
+    }
+
+    /// A job whose deadline passed while its record waited.
+    pub fn expired(lease: Lease, usage: Usage) -> Self {
+        Self { lease, usage, end: End::DeadlinePassed }
+    }
+
     /// A job whose deadline passed before it reached the engine.
     pub fn deadline_passed(lease: Lease) -> Self {
         Self { lease, usage: Usage::default(), end: End::DeadlinePassed }
@@ -62,6 +78,8 @@ enum Write {
     Finish(Outcome),
     Retry(JobError),
     UsageOnly,
+    /// Nothing now: its record waits for the object store.
+    Later,
 }
 
 /// What the committer needs.
@@ -70,8 +88,8 @@ pub struct Committer {
     pub finished: mpsc::UnboundedReceiver<Finished>,
     /// Where they end.
     pub store: Arc<dyn JobStore>,
-    /// Where large records are staged.
-    pub objects: Arc<dyn ObjectStore>,
+    /// Puts large records into the object store.
+    pub stager: Stager,
     /// Who is told.
     pub bus: Arc<dyn Bus>,
     /// Where the last event of a job goes, after its tokens.
@@ -95,10 +113,11 @@ impl Committer {
         let mut outcomes = Vec::new();
         for finished in group {
             let Finished { lease, usage, end } = finished;
-            match self.prepare(end, usage).await {
+            match self.prepare(end, usage) {
                 Write::Finish(outcome) => outcomes.push((lease, outcome)),
                 Write::Retry(error) => self.retry(lease, &error, usage).await,
                 Write::UsageOnly => self.book(lease, usage).await,
+                Write::Later => {}
             }
         }
         if !outcomes.is_empty() {
@@ -106,15 +125,27 @@ impl Committer {
         }
     }
 
-    async fn prepare(&self, end: End, usage: Usage) -> Write {
+    fn prepare(&self, end: End, usage: Usage) -> Write {
         match end {
             End::Ran { job, ending: Ending::Finished { reason, stop } } => {
-                let first_token_ms = job.first_token_ms();
+                let (lease, first_token_ms, deadline) = (job.lease(), job.first_token_ms(), job.deadline());
                 let record = job.into_record(self.release.clone(), reason, stop, usage);
-                match self.stage(&record).await {
-                    Ok(record) => Write::Finish(Outcome::Succeeded { record, usage, first_token_ms }),
-                    Err(error) => Write::Retry(error),
+                let failed = |what: String| Write::Retry(JobError::new(ErrorCode::StorageFailed, what));
+                let bytes = match record.encode() {
+                    Ok(bytes) => bytes,
+                    Err(err) => return failed(format!("the record could not be encoded: {err}")),
+                };
+                if bytes.len() <= INLINE_BYTES {
+                    let record = RecordLocation::Inline(bytes);
+                    return Write::Finish(Outcome::Succeeded { record, usage, first_token_ms });
                 }
+                match self.stager.stage(Staging { lease, bytes, deadline, usage, first_token_ms }) {
+                    Ok(()) => Write::Later,
+                    Err(err) => failed(format!("the record could not be stored: {err}")),
+                }
+            }
+            End::Staged { record, first_token_ms } => {
+                Write::Finish(Outcome::Succeeded { record, usage, first_token_ms })
             }
             End::Ran { ending: Ending::Dropped, .. } | End::NotWanted => Write::UsageOnly,
             End::Ran { ending: Ending::DeadlinePassed, .. } | End::DeadlinePassed => {
@@ -128,19 +159,6 @@ impl Committer {
                 }
             }
         }
-    }
-
-    /// Encodes a record and, when it is large, stages it under a key of its own attempt: two attempts never meet.
-    async fn stage(&self, record: &Record) -> Result<RecordLocation, JobError> {
-        let failed = |what: String| JobError::new(ErrorCode::StorageFailed, what);
-        let bytes = record.encode().map_err(|err| failed(format!("the record could not be encoded: {err}")))?;
-        if bytes.len() <= INLINE_BYTES {
-            return Ok(RecordLocation::Inline(bytes));
-        }
-        let key = format!("records/{}/{}.json.zst", record.job, record.attempt);
-        let put = self.objects.put(&key.as_str().into(), PutPayload::from(bytes)).await;
-        put.map_err(|err| failed(format!("the record could not be stored: {err}")))?;
-        Ok(RecordLocation::Staged(key))
     }
 
     /// Writes until the store answers: a result is not thrown away because the store was away for a while.

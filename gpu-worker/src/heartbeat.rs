@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contract::{Bus, JobStore, WorkerId, WorkerInfo};
+use futures::future::BoxFuture;
 use tokio::sync::watch;
 
 use crate::engine::EngineStatus;
@@ -32,12 +33,25 @@ pub struct Identity {
     pub capacity: u32,
 }
 
-/// What the heartbeat needs.
-pub struct Heartbeat {
+/// What the heartbeat renews and tells through.
+#[derive(Clone)]
+pub struct BeatPorts {
     /// Where leases are renewed.
     pub store: Arc<dyn JobStore>,
     /// Where signs of life go.
     pub bus: Arc<dyn Bus>,
+}
+
+/// Opens the heartbeat's ports, on the heartbeat's own runtime: with connections of its own it depends on nothing that
+/// the worker's event loop does. Called again after a while when it fails.
+pub type OpenBeatPorts = Box<dyn Fn() -> BoxFuture<'static, Result<BeatPorts, BoxError>> + Send>;
+
+type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+/// What the heartbeat needs.
+pub struct Heartbeat {
+    /// Where its ports come from.
+    pub open: OpenBeatPorts,
     /// The held jobs.
     pub live: Arc<Live>,
     /// The engine's counters.
@@ -93,18 +107,31 @@ impl Heartbeat {
     }
 
     async fn run(self) {
+        let ports = self.ports().await;
         let mut renewed = Instant::now();
         loop {
-            self.beat().await;
+            self.beat(&*ports.bus).await;
             if renewed.elapsed() >= self.lease_ttl / 3 {
                 renewed = Instant::now();
-                self.renew().await;
+                self.renew(&*ports.store).await;
             }
             tokio::time::sleep(BEAT.min(self.lease_ttl / 3)).await;
         }
     }
 
-    async fn renew(&self) {
+    async fn ports(&self) -> BeatPorts {
+        loop {
+            match (self.open)().await {
+                Ok(ports) => return ports,
+                Err(err) => {
+                    tracing::warn!(error = err.as_ref() as &dyn std::error::Error, "the heartbeat has no store yet");
+                    tokio::time::sleep(BEAT).await;
+                }
+            }
+        }
+    }
+
+    async fn renew(&self, store: &dyn JobStore) {
         let leases = self.live.leases();
         if leases.is_empty() {
             return;
@@ -116,7 +143,7 @@ impl Heartbeat {
             );
             return;
         }
-        match tokio::time::timeout(self.lease_ttl / 3, self.store.renew(&leases, self.lease_ttl)).await {
+        match tokio::time::timeout(self.lease_ttl / 3, store.renew(&leases, self.lease_ttl)).await {
             Ok(Ok(lost)) => {
                 for lease in lost {
                     if self.live.mark_lease(lease) {
@@ -129,7 +156,7 @@ impl Heartbeat {
         }
     }
 
-    async fn beat(&self) {
+    async fn beat(&self, bus: &dyn Bus) {
         let engine = self.status.read();
         let info = WorkerInfo {
             id: self.identity.id.clone(),
@@ -144,7 +171,7 @@ impl Heartbeat {
             steps: engine.steps,
             preemptions: engine.preemptions,
         };
-        if let Err(err) = self.bus.beat(info, BEAT_TTL).await {
+        if let Err(err) = bus.beat(info, BEAT_TTL).await {
             tracing::debug!(error = &err as &dyn std::error::Error, "the sign of life was not taken");
         }
     }

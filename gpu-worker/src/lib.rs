@@ -15,8 +15,10 @@ pub mod prepare;
 pub mod puller;
 pub mod pump;
 pub mod release;
+pub mod stage;
 pub mod text;
 pub mod worker;
 
+pub use heartbeat::{BeatPorts, OpenBeatPorts};
 pub use release::{Identified, LoadedRelease, ReleaseError, identify};
 pub use worker::{Deps, WorkerConfig, WorkerError, run};

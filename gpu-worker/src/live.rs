@@ -88,6 +88,11 @@ impl Live {
         entry.inspect(|entry| entry.mark.set()).is_some()
     }
 
+    /// Whether a held lease was lost, or is not held at all.
+    pub fn is_lost(&self, lease: Lease) -> bool {
+        self.lock().get(&lease).is_none_or(|entry| entry.mark.is_set())
+    }
+
     /// Leases to renew.
     pub fn leases(&self) -> Vec<Lease> {
         let entries = self.lock();

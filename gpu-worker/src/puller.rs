@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::{Bus, Class, Delivery, Fingerprint, JobStore, Lease, Leased, Queue, QueueId, Signal, WorkerId};
 use futures::StreamExt;
@@ -20,6 +20,9 @@ use crate::live::Live;
 const COHORT: usize = 8;
 /// Behind every wake-up stands a poll.
 const POLL: Duration = Duration::from_millis(200);
+/// Without room for so long, what was fetched ahead goes back to the queue, where an idle worker gets it: with the poll,
+/// within 400 ms. A busy worker whose jobs are short keeps it, since it has room again sooner.
+const REST_AFTER: Duration = Duration::from_millis(200);
 /// Jobs given back because another must run alone first are due again after this.
 const STAND_ASIDE: Duration = Duration::from_secs(1);
 
@@ -30,7 +33,7 @@ pub struct Start {
     /// Its mark in the live map.
     pub mark: DropMark,
     /// When the lease was answered.
-    pub leased_at: std::time::Instant,
+    pub leased_at: Instant,
 }
 
 /// What the puller needs.
@@ -97,8 +100,11 @@ impl Puller {
         let mut suspects: VecDeque<Start> = VecDeque::new();
         let mut isolated = false;
         let mut backoff = Duration::from_millis(50);
+        let mut took_at = Instant::now();
+        let mut resting = false;
         loop {
             if *self.draining.borrow() {
+                self.queue.rest().await;
                 let leases: Vec<Lease> = suspects.drain(..).map(|start| start.leased.lease).collect();
                 return self.give_back(&leases, Duration::ZERO).await;
             }
@@ -106,11 +112,13 @@ impl Puller {
             self.retire_unwanted(&mut suspects);
             let active = self.live.n_active().saturating_sub(suspects.len());
             isolated &= active > 0;
+            let takes =
+                suspects.is_empty() && !isolated && active < self.capacity && self.status.is_progressing(PATIENCE);
             if !suspects.is_empty() && active == 0 {
                 isolated = true;
                 self.start_cohort(&mut suspects).await;
-            } else if suspects.is_empty() && !isolated && active < self.capacity && self.status.is_progressing(PATIENCE)
-            {
+            } else if takes {
+                (took_at, resting) = (Instant::now(), false);
                 match self.take(self.capacity - active, &mut turns, &mut suspects).await {
                     Ok(0) => {}
                     Ok(_) => {
@@ -123,7 +131,12 @@ impl Puller {
                     }
                 }
             }
+            if !takes && !resting && took_at.elapsed() >= REST_AFTER {
+                self.queue.rest().await;
+                resting = true;
+            }
             tokio::select! {
+                () = self.queue.arrived(), if takes => {}
                 signal = signals.next() => match signal {
                     Some(Signal::Cancelled { job } | Signal::Ended { job, .. }) => self.live.mark_job(job),
                     Some(Signal::Due { .. } | Signal::Ready { .. }) => {}
@@ -214,7 +227,7 @@ impl Puller {
         marks: Vec<(Lease, DropMark)>,
         suspects: &mut VecDeque<Start>,
     ) {
-        let leased_at = std::time::Instant::now();
+        let leased_at = Instant::now();
         for (answer, (lease, mark)) in answers.into_iter().zip(marks) {
             let Some(leased) = answer else {
                 self.live.leave(lease);

@@ -16,12 +16,13 @@ use crate::engine::fault::FaultPoint;
 use crate::engine::planner::Limits;
 use crate::engine::sequence::SequenceId;
 use crate::engine::{self, Command, EngineStatus};
-use crate::heartbeat::{Beating, Heartbeat, Identity};
+use crate::heartbeat::{Beating, Heartbeat, Identity, OpenBeatPorts};
 use crate::live::Live;
 use crate::prepare::Preparer;
 use crate::puller::{Puller, Start};
 use crate::pump::{Collecting, EventBuffer, Pump};
 use crate::release::LoadedRelease;
+use crate::stage::Stager;
 
 /// The ports a worker needs.
 #[derive(Clone)]
@@ -65,11 +66,13 @@ pub enum WorkerError {
 
 /// Runs a worker until `shutdown`; then drains: takes nothing more, lets running jobs finish within the grace period, and
 /// hands the rest back without spending an attempt. `on_ready` is called once, when the engine takes jobs.
+/// `beat` opens the store and the bus of the heartbeat.
 ///
 /// # Errors
 /// [`WorkerError`]; the process should end then, so that somebody starts it anew.
 pub async fn run(
     deps: Deps,
+    beat: OpenBeatPorts,
     release: LoadedRelease,
     config: WorkerConfig,
     on_ready: impl FnOnce(Arc<EngineStatus>),
@@ -93,10 +96,10 @@ pub async fn run(
     let (draining, is_draining) = watch::channel(false);
     let (starts, to_start) = mpsc::channel(config.limits.max_sequences.max(1));
     let (finished, to_commit) = mpsc::unbounded_channel();
+    let finished_again = finished.downgrade();
 
     let heartbeat = Heartbeat {
-        store: Arc::clone(&deps.store),
-        bus: Arc::clone(&deps.bus),
+        open: beat,
         live: Arc::clone(&live),
         status: Arc::clone(&engine.status),
         identity: Identity {
@@ -139,7 +142,7 @@ pub async fn run(
     let committer = Committer {
         finished: to_commit,
         store: Arc::clone(&deps.store),
-        objects: Arc::clone(&deps.objects),
+        stager: Stager::new(Arc::clone(&deps.objects), Arc::clone(&live), finished_again),
         bus: Arc::clone(&deps.bus),
         events: Arc::clone(&events),
         live: Arc::clone(&live),

@@ -1,9 +1,11 @@
 //! Everything that happens to a job while nobody is holding it: the feeder moves due rows into bounded queues, the
-//! reaper ends what is past its deadline and rescues what dead workers held.
+//! reaper ends what is past its deadline and rescues what dead workers held, the archiver rolls the records of ended
+//! jobs into segments of trajectories.
 //!
 //! It knows the ports only: no SQL, no HTTP, no model. Several schedulers may run; a lead in the store lets one of
 //! them do each work, and every action is a compare-and-set all the same.
 
+mod archiver;
 mod feeder;
 mod lead;
 mod patience;
@@ -14,8 +16,11 @@ use std::pin::pin;
 use std::sync::Arc;
 
 use contract::{Bus, JobStore, Queue, WorkerId};
+use object_store::ObjectStore;
 use tokio::task::{JoinError, JoinSet};
 
+pub use crate::archiver::ArchiveConfig;
+use crate::archiver::Archiver;
 use crate::feeder::Feeder;
 use crate::reaper::Reaper;
 
@@ -28,6 +33,10 @@ pub struct Deps {
     pub queue: Arc<dyn Queue>,
     /// Where signals come from and go to.
     pub bus: Arc<dyn Bus>,
+    /// Where records are staged, and segments go.
+    pub objects: Arc<dyn ObjectStore>,
+    /// When records are rolled into segments.
+    pub archive: ArchiveConfig,
     /// Who this scheduler is when it takes a lead; unique per start.
     pub holder: WorkerId,
 }
@@ -40,15 +49,17 @@ pub enum SchedulerError {
     Stopped(#[source] JoinError),
 }
 
-/// Feeds and reaps until `shutdown` is ready; then answers at once, in the middle of whatever it does, which is safe:
-/// a wake-up taken from the store and not published is due again within 60 s. Errors of the backends are outlived.
+/// Feeds, reaps and archives until `shutdown` is ready; then answers at once, in the middle of whatever it does, which is
+/// safe: a wake-up taken from the store and not published is due again within 60 s, and a segment whose rows were not
+/// switched is written again. Errors of the backends are outlived.
 ///
 /// # Errors
 /// [`SchedulerError`] when a loop panicked.
 pub async fn run(deps: Deps, shutdown: impl Future) -> Result<(), SchedulerError> {
     let mut loops = JoinSet::new();
     loops.spawn(Feeder::new(deps.clone()).run());
-    loops.spawn(Reaper::new(deps).run());
+    loops.spawn(Reaper::new(deps.clone()).run());
+    loops.spawn(Archiver::new(deps).run());
     let mut shutdown = pin!(shutdown);
     tokio::select! {
         _ = &mut shutdown => Ok(()),

@@ -45,7 +45,7 @@ impl Patience {
 }
 
 /// An error with all that caused it.
-struct Chain<'e>(&'e dyn std::error::Error);
+pub(crate) struct Chain<'e>(pub(crate) &'e dyn std::error::Error);
 
 impl Display for Chain<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

@@ -14,7 +14,7 @@ use contract::{
     QueueError, QueueId, Request, Role, Sampling, Signal, TenantId, Wake, WorkerId,
 };
 use futures::StreamExt;
-use scheduler::{Deps, SchedulerError, run};
+use scheduler::{ArchiveConfig, Deps, SchedulerError, run};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -80,7 +80,7 @@ struct World {
     bus: Arc<InProcessBus>,
     /// Added to the store's clock, in milliseconds.
     ahead: Arc<AtomicI64>,
-    _folder: TempDir,
+    folder: TempDir,
 }
 
 struct Running {
@@ -109,7 +109,7 @@ impl World {
             reachable: true.into(),
             asked: 0.into(),
         };
-        Self { store: Arc::new(store), queue: Arc::new(queue), bus: Arc::default(), ahead, _folder: folder }
+        Self { store: Arc::new(store), queue: Arc::new(queue), bus: Arc::default(), ahead, folder }
     }
 
     fn start(&self, holder: &str) -> Running {
@@ -117,6 +117,8 @@ impl World {
             store: self.store.clone(),
             queue: self.queue.clone(),
             bus: self.bus.clone(),
+            objects: Arc::new(backends::local_objects(&self.folder.path().join("objects")).unwrap()),
+            archive: ArchiveConfig::default(),
             holder: WorkerId::from(holder),
         };
         let (stop, stopped) = oneshot::channel();

@@ -2,8 +2,13 @@
 
 pub mod binary;
 pub mod client;
+pub mod cluster;
+pub mod process;
 pub mod server;
+pub mod services;
 
 pub use binary::{penstock, repository};
 pub use client::Client;
+pub use cluster::Cluster;
+pub use process::Process;
 pub use server::{Server, Settings};

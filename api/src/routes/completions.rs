@@ -100,6 +100,7 @@ async fn call(state: AppState, kind: Kind, request: Request) -> Result<Response,
         sequence_key: None,
         traceparent,
         idempotency: key.map(|key| IdempotencyKey { key, body_hash: body_hash(route, &value) }),
+        is_waited_for: !prefer.respond_async,
     };
     let submitted = submit::submit(&state, submission, cancel_on_hang_up).await?;
     if prefer.respond_async {

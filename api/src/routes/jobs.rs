@@ -101,6 +101,7 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
         sequence_key: parsed.sequence_key,
         traceparent,
         idempotency: key.map(|key| IdempotencyKey { key, body_hash: body_hash("/v1/jobs", &value) }),
+        is_waited_for: false,
     };
     let submitted = submit::submit(&state, submission, false).await?;
     let job = match prefer.wait {

@@ -1,5 +1,6 @@
 //! The routes, and their description generated from the code.
 
+mod bulk;
 mod completions;
 mod events;
 mod health;
@@ -7,6 +8,7 @@ mod jobs;
 mod list;
 mod models;
 mod operations;
+mod trajectory;
 
 use axum::Router;
 use axum::extract::State;
@@ -47,8 +49,10 @@ struct Description;
 fn described() -> OpenApiRouter<AppState> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(jobs::create, list::list))
+        .routes(routes!(bulk::create))
         .routes(routes!(jobs::get))
         .routes(routes!(events::events))
+        .routes(routes!(trajectory::trajectory))
         .routes(routes!(jobs::cancel))
         .routes(routes!(completions::chat))
         .routes(routes!(completions::completion))

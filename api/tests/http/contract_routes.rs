@@ -24,6 +24,7 @@ async fn the_description_has_every_route_and_no_other() {
         "get /v1/jobs",
         "get /v1/jobs/{id}",
         "get /v1/jobs/{id}/events",
+        "get /v1/jobs/{id}/trajectory",
         "get /v1/models",
         "get /v1/models/{model}",
         "get /v1/stats",
@@ -31,6 +32,7 @@ async fn the_description_has_every_route_and_no_other() {
         "post /v1/completions",
         "post /v1/jobs",
         "post /v1/jobs/{id}/cancel",
+        "post /v1/jobs:batch",
     ];
     assert_eq!(routes, expected.map(str::to_owned).into());
     assert!(description["openapi"].as_str().unwrap().starts_with("3."));

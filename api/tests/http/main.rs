@@ -1,7 +1,9 @@
 //! The HTTP routes over the real embedded backends, with the test as the worker.
 #![allow(clippy::unwrap_used, reason = "tests; some helpers are no test functions")]
 
+mod bulk;
 mod contract_routes;
+mod degraded;
 mod endings;
 mod jobs;
 mod live;
@@ -9,3 +11,4 @@ mod refusals;
 mod streams;
 mod support;
 mod sync_calls;
+mod trajectories;

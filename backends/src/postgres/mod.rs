@@ -1,1 +1,275 @@
-//! The [`contract::JobStore`] in Postgres.
+//! Jobs in Postgres: the store of many processes.
+//!
+//! Every process writes in groups (`group.rs`), one task for each kind of write, so that a group costs a few statements
+//! however many jobs it has. Accepting, and whatever takes a job out of its state, is on the disk before anybody is
+//! answered. Leases, renewals and wake-ups are not waited for: the fence `(job, attempt)` makes their loss harmless.
+//! The clock is the database's, at the begin of each transaction.
+//!
+//! # The order of locks
+//! 1. sequences (advisory locks, by hash), only of jobs that have a sequence key;
+//! 2. rows of jobs that exist, by id;
+//! 3. counters, by name;
+//! 4. new rows: jobs, then idempotency keys by tenant and key. Successors of sequences come last too; nobody else writes
+//!    a held job without the lock of its sequence.
+//!
+//! Accepting skips 2. On its short way it writes new rows before it takes the counters; nobody waits for a row that is
+//! not committed, except who accepts the same id at the same time. Should that ever close a circle, Postgres rolls one
+//! transaction back, and it is tried again.
+
+mod accept;
+mod archive;
+mod change;
+mod db;
+mod due;
+mod fault;
+mod finish;
+mod group;
+mod lease;
+mod migrate;
+mod read;
+mod reap;
+mod row;
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use contract::{
+    Accepted, CancelAnswer, Filter, Job, JobError, JobId, JobState, JobStore, Lease, LeaseLost, Leased, NewJob,
+    Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError, TenantId, Unarchived, Usage, Wake,
+    WorkerId,
+};
+use sqlx::ConnectOptions;
+use uuid::Uuid;
+
+pub use self::db::SESSION_SETTINGS;
+pub use self::migrate::{PostgresMigrateError, migrate};
+
+use self::accept::Accept;
+use self::db::{Db, Tx, answer};
+use self::fault::Fault;
+use self::finish::{Cancel, Endings, Finish, HandBack, Retry};
+use self::group::Group;
+use self::lease::{Leases, Renewals};
+
+/// How long a wake-up may be on its way before the row is due again.
+const MESSAGE_LIFE_MS: i64 = 60_000;
+/// How long an idempotency key is kept.
+const KEY_LIFE_MS: i64 = 24 * 3_600 * 1_000;
+/// Longest wait for the first session.
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Where times come from.
+#[derive(Clone)]
+pub enum PostgresClock {
+    /// The database: the only clock that several processes share.
+    Database,
+    /// This function, in milliseconds since the Unix epoch, read once per statement: for tests, which move it.
+    Given(Arc<dyn Fn() -> i64 + Send + Sync>),
+}
+
+/// How to connect a [`PostgresStore`].
+#[derive(Clone)]
+pub struct PostgresOptions {
+    /// `postgres://user:password@host:port/database`, with the driver's parameters (`sslmode` and so on).
+    pub url: String,
+    /// Most sessions of this process; at least 1. Writes use up to 5 at a time, reads the rest.
+    pub max_connections: u32,
+    /// Where times come from.
+    pub clock: PostgresClock,
+}
+
+impl PostgresOptions {
+    /// This database, up to 10 sessions, the database's clock.
+    pub fn new(url: impl Into<String>) -> Self {
+        Self { url: url.into(), max_connections: 10, clock: PostgresClock::Database }
+    }
+}
+
+/// The database could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum PostgresOpenError {
+    /// The URL is none of a Postgres database. It may hold a password and is not shown.
+    #[error("the URL of the job store is not valid; use postgres://user:password@host:port/database")]
+    Url(#[source] sqlx::Error),
+    /// The server refuses, or cannot be reached.
+    #[error("the job database cannot be opened")]
+    Connect(#[source] sqlx::Error),
+    /// The server did not answer.
+    #[error("the job database did not answer within 5 s")]
+    Slow,
+    /// Its tables are missing or old.
+    #[error("the job database lacks {missing} of this build's migrations; run `penstock migrate`")]
+    NotMigrated {
+        /// How many.
+        missing: usize,
+    },
+    /// A newer build has changed the tables.
+    #[error("the job database was migrated by a newer build (version {version}); use that build")]
+    Newer {
+        /// A version that this build does not know.
+        version: i64,
+    },
+}
+
+/// The [`JobStore`] in a Postgres database.
+pub struct PostgresStore {
+    db: Db,
+    accepts: Group<Accept>,
+    leases: Group<Leases>,
+    renewals: Group<Renewals>,
+    finishes: Group<Endings<Finish>>,
+    retries: Group<Endings<Retry>>,
+    hand_backs: Group<Endings<HandBack>>,
+    cancels: Group<Endings<Cancel>>,
+}
+
+impl PostgresStore {
+    /// Connects with the usual options. See [`PostgresStore::connect_with`].
+    ///
+    /// # Errors
+    /// [`PostgresOpenError`].
+    pub async fn connect(url: &str) -> Result<Self, PostgresOpenError> {
+        Self::connect_with(PostgresOptions::new(url)).await
+    }
+
+    /// Connects, sees that the tables are those of this build, and starts the tasks that write on the current runtime.
+    /// A task ends once the store is dropped and what was asked of it is done. Sessions that are cut later are opened
+    /// anew by themselves.
+    ///
+    /// # Errors
+    /// [`PostgresOpenError`], after 5 s at most.
+    pub async fn connect_with(options: PostgresOptions) -> Result<Self, PostgresOpenError> {
+        let session = db::session_options(&options.url).map_err(PostgresOpenError::Url)?;
+        let first = async {
+            let mut conn = session.connect().await.map_err(PostgresOpenError::Connect)?;
+            migrate::check(&mut conn).await
+        };
+        tokio::time::timeout(CONNECT, first).await.map_err(|_| PostgresOpenError::Slow)??;
+        let db = Db::new(session, options.max_connections.max(1), options.clock);
+        Ok(Self {
+            accepts: Group::start(Accept::new(db.clone())),
+            leases: Group::start(Leases(db.clone())),
+            renewals: Group::start(Renewals(db.clone())),
+            finishes: Group::start(Endings::new(db.clone())),
+            retries: Group::start(Endings::new(db.clone())),
+            hand_backs: Group::start(Endings::new(db.clone())),
+            cancels: Group::start(Endings::new(db.clone())),
+            db,
+        })
+    }
+
+    /// Closes the sessions once what is under way is done; afterwards every call fails as [`StoreError::Unreachable`].
+    /// Dropping the store does the same later.
+    pub async fn close(&self) {
+        self.db.close().await;
+    }
+}
+
+#[async_trait]
+impl JobStore for PostgresStore {
+    async fn accept(&self, jobs: &[NewJob]) -> Result<Vec<Result<Accepted, Refused>>, StoreError> {
+        self.accepts.ask(jobs.to_vec()).await
+    }
+
+    async fn due(&self, queue: &QueueId, limit: u32) -> Result<Vec<Wake>, StoreError> {
+        due::take_due(&self.db, queue, limit).await
+    }
+
+    async fn wake_now(&self, jobs: &[JobId]) -> Result<(), StoreError> {
+        let mut jobs: Vec<Uuid> = jobs.iter().map(|job| job.0).collect();
+        jobs.sort_unstable();
+        self.db.once(&due::WakeNow { jobs }).await
+    }
+
+    async fn queued(&self, queue: &QueueId) -> Result<u64, StoreError> {
+        self.db.read(&read::Queued { queue }).await
+    }
+
+    async fn queues(&self) -> Result<Vec<QueueId>, StoreError> {
+        self.db.read(&read::Queues).await
+    }
+
+    async fn lease(&self, wakes: &[Wake], worker: &WorkerId, ttl: Duration) -> Result<Vec<Option<Leased>>, StoreError> {
+        self.leases.ask(lease::TakeLeases { wakes: wakes.to_vec(), worker: worker.clone(), ttl }).await
+    }
+
+    async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Vec<Lease>, StoreError> {
+        self.renewals.ask(lease::Renew { leases: leases.to_vec(), ttl }).await
+    }
+
+    async fn finish(&self, finished: &[(Lease, Outcome)]) -> Result<Vec<Result<(), LeaseLost>>, StoreError> {
+        self.finishes.ask(Finish(finished.to_vec())).await
+    }
+
+    async fn retry(&self, lease: &Lease, error: &JobError) -> Result<Result<JobState, LeaseLost>, StoreError> {
+        self.retries.ask(Retry { lease: *lease, error: error.clone() }).await
+    }
+
+    async fn hand_back(&self, leases: &[Lease], delay: Duration) -> Result<(), StoreError> {
+        self.hand_backs.ask(HandBack { leases: leases.to_vec(), delay }).await
+    }
+
+    async fn cancel(&self, tenant: &TenantId, job: &JobId) -> Result<CancelAnswer, StoreError> {
+        self.cancels.ask(Cancel { tenant: tenant.clone(), job: *job }).await
+    }
+
+    async fn reap(&self, limit: u32) -> Result<Reaped, StoreError> {
+        let reaped = self.db.transact(&reap::Reap { limit }).await?;
+        if let Err(err) = self.db.once(&reap::PurgeKeys).await {
+            // What was reaped is told all the same: the next call tries again.
+            tracing::warn!(error = %err, "old idempotency keys could not be forgotten");
+        }
+        Ok(reaped)
+    }
+
+    async fn usage(&self, lease: &Lease, usage: Usage) -> Result<(), StoreError> {
+        self.db.once(&finish::BookUsage { lease: *lease, usage }).await
+    }
+
+    async fn get(&self, tenant: &TenantId, job: &JobId) -> Result<Option<Job>, StoreError> {
+        self.db.read(&read::Get { tenant, job }).await
+    }
+
+    async fn list(&self, tenant: &TenantId, filter: &Filter) -> Result<Page, StoreError> {
+        self.db.read(&read::List { tenant, filter }).await
+    }
+
+    async fn lead(&self, name: &str, holder: &WorkerId, ttl: Duration) -> Result<bool, StoreError> {
+        self.db.once(&archive::TakeLead { name, holder, ttl }).await
+    }
+
+    async fn unarchived(&self, limit: u32) -> Result<Vec<Unarchived>, StoreError> {
+        self.db.read(&read::ListUnarchived { limit }).await
+    }
+
+    async fn archived(&self, places: &[(JobId, SegmentPlace)]) -> Result<Vec<bool>, StoreError> {
+        self.db.once(&archive::Archived { places }).await
+    }
+
+    async fn offer(&self, model: &ServedModel) -> Result<(), StoreError> {
+        self.db.once(&archive::Offer { model }).await
+    }
+
+    async fn offered(&self) -> Result<Vec<ServedModel>, StoreError> {
+        self.db.read(&read::Offered).await
+    }
+}
+
+/// Keeps everybody else from accepting and ending jobs of these sequences (tenant and key) until the transaction's end.
+async fn lock_sequences(tx: &mut Tx<'_>, sequences: &BTreeSet<(String, String)>) -> Result<(), Fault> {
+    if sequences.is_empty() {
+        return Ok(());
+    }
+    let (tenants, keys): (Vec<&str>, Vec<&str>) =
+        sequences.iter().map(|(tenant, key)| (tenant.as_str(), key.as_str())).unzip();
+    let query = sqlx::query(include_str!("sql/lock_sequences.sql")).bind(tenants).bind(keys);
+    answer(query.fetch_all(&mut *tx.conn)).await.map(|_| ())
+}
+
+/// A span in milliseconds, at most a hundred years.
+fn millis(span: Duration) -> i64 {
+    const CENTURY_MS: u128 = 100 * 365 * 24 * 3_600 * 1_000;
+    i64::try_from(span.as_millis().min(CENTURY_MS)).unwrap_or(i64::MAX)
+}

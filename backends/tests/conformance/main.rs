@@ -4,11 +4,17 @@
 
 mod bus;
 mod help;
+mod instance;
+mod objects;
 mod opening;
+mod postgres;
 mod queue;
+mod rabbitmq;
 mod random;
+mod redis;
 mod sqlite;
 mod store_accept;
+mod store_archive;
 mod store_end;
 mod store_faults;
 mod store_feed;
@@ -22,6 +28,11 @@ macro_rules! on_every_store {
         async fn sqlite() {
             crate::$module::$case(&mut crate::sqlite::Sqlite::fresh().await).await;
         }
+
+        #[tokio::test]
+        async fn postgres() {
+            crate::$module::$case(&mut crate::postgres::Postgres::fresh().await).await;
+        }
     } )+ };
 }
 
@@ -29,7 +40,15 @@ macro_rules! on_every_queue {
     ($($case:ident),+ $(,)?) => { mod queue_cases { $( mod $case {
         #[tokio::test]
         async fn in_process() {
-            crate::queue::$case(&backends::InProcessQueue::new(crate::queue::LIMIT)).await;
+            let queue = backends::InProcessQueue::new(crate::queue::LIMIT);
+            crate::queue::$case(crate::queue::UnderTest::exact(&queue)).await;
+        }
+
+        #[tokio::test]
+        async fn rabbitmq() {
+            let rabbit = crate::rabbitmq::Rabbit::fresh().await;
+            crate::queue::$case(rabbit.under_test()).await;
+            rabbit.clean().await;
         }
     } )+ } };
 }
@@ -38,7 +57,11 @@ macro_rules! on_every_bus {
     ($($case:ident),+ $(,)?) => { mod bus_cases { $( mod $case {
         #[tokio::test(start_paused = true)]
         async fn in_process() {
-            crate::bus::$case(&backends::InProcessBus::default()).await;
+            crate::bus::$case(&crate::bus::BusUnderTest::in_process()).await;
+        }
+        #[tokio::test]
+        async fn redis() {
+            crate::bus::$case(&crate::redis::fresh().await).await;
         }
     } )+ } };
 }
@@ -60,6 +83,7 @@ on_every_store!(store_accept:
     concurrent_accepts_of_one_key_make_one_job,
     a_repeated_id_is_a_replay,
     the_second_of_a_sequence_is_held,
+    null_characters_survive,
 );
 
 on_every_store!(store_lease:
@@ -133,16 +157,35 @@ on_every_store!(store_read:
     restart_keeps_everything,
 );
 
+on_every_store!(store_archive:
+    a_succeeded_job_waits_to_be_archived,
+    what_did_not_succeed_or_keeps_nothing_never_waits,
+    a_full_trajectory_takes_the_records_place,
+    a_redacted_trajectory_leaves_the_record,
+    the_first_switch_counts,
+    of_concurrent_switches_one_has_each_row,
+    places_outlive_the_process,
+    a_name_means_the_newest_release_offered,
+);
+
 on_every_store!(random: random_lives_follow_the_model);
 
 on_every_queue!(
     wakes_come_out_in_order,
     a_full_queue_says_so,
+    a_slice_above_the_limit_is_confirmed_in_part,
+    answers_stand_at_their_places,
+    publishing_nothing_answers_nothing,
+    publishers_do_not_mix,
     queues_are_apart,
-    put_back_goes_to_the_front,
+    put_back_comes_before_what_nobody_fetched,
+    returns_never_use_a_wake_up,
     an_acknowledged_wake_is_gone,
     taking_never_waits,
+    take_gives_no_more_than_asked,
     tags_are_distinct,
+    rest_gives_back_what_was_fetched,
+    resting_and_taking_lose_nothing,
 );
 
 on_every_bus!(
@@ -155,6 +198,9 @@ on_every_bus!(
     dropped_events_are_gone,
     a_slow_reader_is_cut,
     jobs_do_not_mix,
+    a_reader_that_fell_behind_catches_up,
+    readers_come_and_go,
+    events_come_out_as_they_went_in,
     old_events_go,
     signals_reach_all_listeners,
     workers_live_as_long_as_they_beat,

@@ -12,7 +12,9 @@ fn urls(folder: &Path) -> BackendUrls {
         store: format!("sqlite://{}/data/jobs.db", folder.display()),
         queue: "memory:".into(),
         queue_limit: 256,
+        queue_prefix: "penstock".into(),
         bus: "memory:".into(),
+        bus_prefix: "penstock".into(),
         objects: format!("file://{}/data/objects", folder.display()),
     }
 }
@@ -42,20 +44,20 @@ async fn opening_takes_over_what_the_last_process_ran() {
 }
 
 #[tokio::test]
-async fn what_this_build_cannot_do_is_said() {
+async fn what_no_adapter_serves_is_said() {
     let folder = tempfile::tempdir().unwrap();
     let base = urls(folder.path());
     let cases = [
-        (BackendUrls { store: "postgres://u:secret@h/db".into(), ..base.clone() }, "store", "postgres"),
-        (BackendUrls { queue: "amqp://u:secret@h".into(), ..base.clone() }, "queue", "amqp"),
-        (BackendUrls { bus: "redis://h".into(), ..base.clone() }, "bus", "redis"),
-        (BackendUrls { objects: "s3://bucket".into(), ..base.clone() }, "objects", "s3"),
+        (BackendUrls { store: "mysql://u:secret@h/db".into(), ..base.clone() }, "store", "mysql"),
+        (BackendUrls { queue: "kafka://u:secret@h".into(), ..base.clone() }, "queue", "kafka"),
         (BackendUrls { queue: "memory:x".into(), ..base.clone() }, "queue", "memory"),
+        (BackendUrls { bus: "nats://secret@h".into(), ..base.clone() }, "bus", "nats"),
+        (BackendUrls { objects: "gs://bucket".into(), ..base.clone() }, "objects", "gs"),
     ];
     for (urls, setting, scheme) in cases {
         let text = open(&urls).await.unwrap_err().to_string();
-        assert!(text.contains(setting) && text.contains(scheme) && text.contains("not supported yet"), "{text}");
-        assert!(!text.contains("secret"), "{text}");
+        assert!(text.contains(setting) && text.contains(scheme) && text.contains("use "), "{text}");
+        assert!(!text.contains("secret") && !format!("{urls:?}").contains("secret"), "{text}");
     }
     for store in ["sqlite:jobs.db", "sqlite://jobs.db", "sqlite:///", "sqlite://"] {
         let err = open(&BackendUrls { store: store.into(), ..base.clone() }).await.unwrap_err();

@@ -1,6 +1,6 @@
 //! Accepting: bounds, keys, batch lines, sequences.
 
-use contract::{Class, Fingerprint, JobId, JobState, NewJob, Refused};
+use contract::{Class, ErrorCode, Fingerprint, JobError, JobId, JobState, NewJob, Outcome, Refused};
 use futures::future::join_all;
 use uuid::Uuid;
 
@@ -179,4 +179,26 @@ pub async fn the_second_of_a_sequence_is_held(t: &mut dyn StoreUnderTest) {
     let due: Vec<JobId> = store.due(&queue(), 10).await.unwrap().into_iter().map(|wake| wake.job).collect();
     assert_eq!(due.len(), 3);
     assert!(!due.contains(&ids[1]));
+}
+
+pub async fn null_characters_survive(t: &mut dyn StoreUnderTest) {
+    // U+0000 is a character of JSON texts, and some databases keep it in none of theirs.
+    let store = t.store();
+    let mut new = NewJob {
+        metadata: [("a\0".to_owned(), "\0b\u{f8ff}0".to_owned())].into(),
+        sequence_key: Some("s\0".into()),
+        ..with_key("k\0", 1)
+    };
+    new.request.stop = vec!["\0".into()];
+    let next = NewJob { id: JobId::new(), idempotency: None, ..new.clone() };
+    accept(&*store, new.clone()).await;
+    assert!(accept(&*store, next.clone()).await.held);
+    assert!(accept(&*store, NewJob { id: JobId::new(), ..new.clone() }).await.replayed);
+    assert_eq!(get(&*store, new.id).await.metadata, new.metadata);
+    let leased = lease(&*store, new.id, 0, "w").await.unwrap();
+    assert_eq!(leased.request, new.request);
+    let error = JobError::new(ErrorCode::NotFinite, "a\0b");
+    assert!(finish(&*store, leased.lease, Outcome::Failed { error: error.clone(), usage: usage(0) }).await);
+    assert_eq!(get(&*store, new.id).await.error, Some(error));
+    assert!(lease(&*store, next.id, 0, "w").await.is_some());
 }

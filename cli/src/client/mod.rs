@@ -7,7 +7,7 @@ mod cancel;
 mod get;
 mod job;
 mod list;
-mod server;
+pub mod server;
 mod submit;
 mod wait;
 

@@ -22,6 +22,9 @@ const SHORT: [(&str, &str); 2] = [("PENSTOCK_SERVER", "client.server"), ("PENSTO
 const OTHERS: [&str; 4] =
     ["PENSTOCK_CACHE", "PENSTOCK_CONFIG", "PENSTOCK_CPU_KERNELS", gpu_worker::engine::fault::ABORT_ON_SEED];
 
+/// Tables whose names the user chooses: one setting each.
+const TABLES: [&str; 1] = ["trajectories.tenants"];
+
 /// Why the settings could not be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -199,7 +202,7 @@ fn is_service_link(name: &str) -> bool {
 /// The leaves of a nested table as `section.name`; an empty table is a leaf, so that it can be refused.
 fn flatten(prefix: &str, value: Value, out: &mut Vec<(String, Value)>) {
     match value {
-        Value::Dict(_, dict) if !dict.is_empty() => {
+        Value::Dict(_, dict) if !dict.is_empty() && !TABLES.contains(&prefix) => {
             for (name, value) in dict {
                 let key = if prefix.is_empty() { name } else { format!("{prefix}.{name}") };
                 flatten(&key, value, out);
@@ -224,6 +227,11 @@ impl Known {
     fn typed(&self, key: &str, text: &str) -> Value {
         match self.0.get(key) {
             Some(Value::Num(..)) => text.trim().parse::<u64>().map_or_else(|_| Value::from(text), Value::from),
+            // An inline table, as TOML writes it: { acme = "off" }.
+            Some(Value::Dict(..)) => {
+                let table = toml::from_str::<Dict>(&format!("table = {text}"));
+                table.ok().and_then(|mut table| table.remove("table")).unwrap_or_else(|| Value::from(text))
+            }
             _ => Value::from(text),
         }
     }
@@ -251,7 +259,12 @@ impl Known {
     }
 
     fn explain(&self, error: &figment::Error, origins: &BTreeMap<String, String>) -> Problem {
-        let key = error.path.join(".");
+        let mut key = error.path.join(".");
+        if let Some(table) =
+            TABLES.iter().find(|table| key.strip_prefix(**table).is_some_and(|rest| rest.starts_with('.')))
+        {
+            key = (*table).to_owned();
+        }
         let origin = origins.get(&key).cloned().unwrap_or_else(|| "unknown origin".to_owned());
         let default = self.0.get(&key).map(super::show::plain).unwrap_or_default();
         Problem { key, origin, reason: format!("{}; the default is {default}", in_words(&error.kind)) }
@@ -285,7 +298,8 @@ mod tests {
     #[test]
     fn without_any_source_every_setting_has_the_default_of_the_manual() {
         let loaded = resolve(None, vars(&[]), Flags::default()).unwrap();
-        let Config { serve, engine, limits, queue, worker, log, client } = loaded.config;
+        let Config { serve, engine, limits, store, queue, bus, objects, worker, log, client, .. } = loaded.config;
+        assert!([store.url, queue.url.clone(), bus.url, objects.url].iter().all(Option::is_none));
         assert_eq!(serve.listen.to_string(), "127.0.0.1:8080");
         assert_eq!(serve.model, "qwen2.5-coder-0.5b-instruct-q4_k_m");
         assert_eq!(serve.drain, Duration::from_secs(30));
@@ -362,6 +376,29 @@ mod tests {
         let message = refusal("", &[("PENSTOCK_ENGINE__THREADS", "many")]);
         assert!(message.contains("engine.threads (variable PENSTOCK_ENGINE__THREADS)"), "{message}");
         assert!(matches!(resolve(file("[serve"), vars(&[]), Flags::default()), Err(ConfigError::Syntax { .. })));
+    }
+
+    #[test]
+    fn tenants_are_named_in_a_table_of_their_own() {
+        use contract::TrajectoryMode::{Off, Redacted};
+        let text =
+            "[trajectories]\ndefault = \"redacted\"\n[trajectories.tenants]\nacme = \"off\"\n\"a.b\" = \"redacted\"\n";
+        let kept = resolve(file(text), vars(&[]), Flags::default()).unwrap().config.trajectories;
+        assert_eq!(kept.default, Redacted);
+        assert_eq!(kept.tenants, [("acme".to_owned(), Off), ("a.b".to_owned(), Redacted)].into());
+        assert_eq!((kept.segment_bytes, kept.segment_age), (8 << 20, Duration::from_secs(60)));
+        let variables = vars(&[("PENSTOCK_TRAJECTORIES__TENANTS", "{ acme = \"off\" }")]);
+        let kept = resolve(None, variables, Flags::default()).unwrap().config.trajectories;
+        assert_eq!(kept.tenants, [("acme".to_owned(), Off)].into());
+        for (text, says) in [
+            ("[trajectories.tenants]\nacme = \"some\"", "setting trajectories.tenants (file some.toml)"),
+            ("[trajectories]\ndefault = \"none\"", "redacted"),
+            ("[trajectories]\ntenants = 3", "setting trajectories.tenants"),
+        ] {
+            let message = refusal(text, &[]);
+            assert!(message.contains(says), "{text}: {message}");
+        }
+        assert!(refusal("", &[("PENSTOCK_TRAJECTORIES__TENANTS", "acme")]).contains("trajectories.tenants"));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! The sections of the settings file, one struct each, with their defaults.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use contract::TrajectoryMode;
 use serde::{Deserialize, Serialize};
 
 use super::units::{mib, seconds};
@@ -90,17 +92,45 @@ impl Default for Limits {
     }
 }
 
+/// `[bus]`
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Bus {
+    /// Where it is; nothing: in this process.
+    pub url: Option<Secret>,
+    /// What the names of its keys and channels begin with: another one for each installation on one server.
+    pub prefix: String,
+}
+
+impl Default for Bus {
+    fn default() -> Self {
+        Self { url: None, prefix: "penstock".to_owned() }
+    }
+}
+
+/// `[store]`, `[objects]`
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Backend {
+    /// Where it is; nothing: the embedded one.
+    pub url: Option<Secret>,
+}
+
 /// `[queue]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Queue {
+    /// Where it is; nothing: in this process.
+    pub url: Option<Secret>,
     /// Most wake-ups waiting per class. Short on purpose: the order between jobs is decided in the store.
     pub limit: NonZeroU32,
+    /// What the names of its queues begin with: another one for each installation on one broker.
+    pub prefix: String,
 }
 
 impl Default for Queue {
     fn default() -> Self {
-        Self { limit: NonZeroU32::new(256).expect("not zero") }
+        Self { url: None, limit: NonZeroU32::new(256).expect("not zero"), prefix: "penstock".to_owned() }
     }
 }
 
@@ -122,6 +152,33 @@ impl Worker {
 impl Default for Worker {
     fn default() -> Self {
         Self { lease_seconds: NonZeroU32::new(15).expect("not zero") }
+    }
+}
+
+/// `[trajectories]`: how much is kept of jobs beside their results.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Trajectories {
+    /// Of tenants that are not named below.
+    pub default: TrajectoryMode,
+    /// By tenant.
+    pub tenants: BTreeMap<String, TrajectoryMode>,
+    /// Compressed size at which a segment of archived records is closed, in bytes.
+    #[serde(rename = "segment_mib", with = "mib")]
+    pub segment_bytes: u64,
+    /// Age at which a record is archived, however small its segment then is.
+    #[serde(rename = "segment_seconds", with = "seconds")]
+    pub segment_age: Duration,
+}
+
+impl Default for Trajectories {
+    fn default() -> Self {
+        Self {
+            default: TrajectoryMode::Full,
+            tenants: BTreeMap::new(),
+            segment_bytes: 8 << 20,
+            segment_age: Duration::from_secs(60),
+        }
     }
 }
 

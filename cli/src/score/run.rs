@@ -64,7 +64,7 @@ impl Scorer {
     /// Input or output fail, the engine dies, or somebody stops the run; the same command then goes on.
     pub async fn run(mut self, model: Model, folder: &Path, config: &Config) -> anyhow::Result<Totals> {
         let served = model.served.clone();
-        let backends = embedded::open_backends(folder, config)
+        let backends = embedded::open_embedded(folder, config)
             .await
             .with_context(|| format!("the unfinished run in {} cannot be opened", folder.display()))?;
         for _ in 0..self.output.written {
@@ -76,7 +76,7 @@ impl Scorer {
         let mut settings = config.clone();
         // What runs when somebody stops the run is repeated by the next one; nobody waits for it.
         settings.serve.drain = Duration::from_secs(1);
-        let running = embedded::start(model, &backends, &settings, stopped);
+        let running = embedded::start(model, &backends, embedded::shared_ports(&backends), &settings, stopped);
         let window = (config.engine.max_sequences.get() * 8).clamp(GROUP, 1024);
         let queue = QueueId { release: served.release.clone(), class: Class::Bulk };
         let scored = tokio::select! {

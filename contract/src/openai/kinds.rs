@@ -24,6 +24,8 @@ pub enum ErrorKind {
     ModelNotFound,
     /// No such job of this tenant.
     JobNotFound,
+    /// The job ended without a trajectory, or keeps none.
+    NoTrajectory,
     /// No such route.
     RouteNotFound,
     /// The route exists, the method does not.
@@ -32,6 +34,8 @@ pub enum ErrorKind {
     RequestTimeout,
     /// The job had ended otherwise before.
     JobAlreadyEnded,
+    /// The job has not ended yet.
+    JobNotEnded,
     /// Somebody cancelled the job while this call waited for it.
     JobCancelled,
     /// The body is larger than the limit.
@@ -52,6 +56,8 @@ pub enum ErrorKind {
     NoReadyWorker,
     /// The job store or the object store cannot be used now.
     StoreUnavailable,
+    /// The queue cannot be used now, so nobody would start a call that somebody waits for.
+    QueueUnavailable,
     /// This server is going down.
     ShuttingDown,
     /// The deadline passed first.
@@ -90,10 +96,12 @@ impl ErrorKind {
             ErrorKind::InvalidRequest => look(400, INVALID, "invalid_request"),
             ErrorKind::ModelNotFound => look(404, INVALID, "model_not_found"),
             ErrorKind::JobNotFound => look(404, INVALID, "job_not_found"),
+            ErrorKind::NoTrajectory => look(404, INVALID, "no_trajectory"),
             ErrorKind::RouteNotFound => look(404, INVALID, "route_not_found"),
             ErrorKind::MethodNotAllowed => look(405, INVALID, "method_not_allowed"),
             ErrorKind::RequestTimeout => final_look(408, INVALID, "request_timeout"),
             ErrorKind::JobAlreadyEnded => final_look(409, INVALID, "job_already_ended"),
+            ErrorKind::JobNotEnded => final_look(409, INVALID, "job_not_ended"),
             ErrorKind::JobCancelled => final_look(409, INVALID, "job_cancelled"),
             ErrorKind::BodyTooLarge => look(413, INVALID, "body_too_large"),
             ErrorKind::UnsupportedMediaType => look(415, INVALID, "unsupported_media_type"),
@@ -104,6 +112,7 @@ impl ErrorKind {
             ErrorKind::Quarantined => final_look(502, SERVER, "quarantined"),
             ErrorKind::NoReadyWorker => look(503, SERVER, "no_ready_worker"),
             ErrorKind::StoreUnavailable => look(503, SERVER, "store_unavailable"),
+            ErrorKind::QueueUnavailable => look(503, SERVER, "queue_unavailable"),
             ErrorKind::ShuttingDown => look(503, SERVER, "shutting_down"),
             ErrorKind::DeadlineExceeded => final_look(504, SERVER, "deadline_exceeded"),
         }
@@ -169,7 +178,9 @@ mod tests {
             (ErrorKind::Parameter(ParseCode::UnknownParameter), 400, "unknown_parameter", None),
             (ErrorKind::ContextLengthExceeded, 400, "context_length_exceeded", None),
             (ErrorKind::ModelNotFound, 404, "model_not_found", None),
+            (ErrorKind::NoTrajectory, 404, "no_trajectory", None),
             (ErrorKind::JobAlreadyEnded, 409, "job_already_ended", Some(false)),
+            (ErrorKind::JobNotEnded, 409, "job_not_ended", Some(false)),
             (ErrorKind::IdempotencyKeyReused, 422, "idempotency_key_reused", None),
             (ErrorKind::QueueFull, 429, "queue_full", None),
             (ErrorKind::JobFailed, 502, "job_failed", Some(false)),

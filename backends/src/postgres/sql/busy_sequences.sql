@@ -1,0 +1,8 @@
+SELECT tenant, key
+FROM unnest($1::text[], $2::text[]) AS asked (tenant, key)
+WHERE EXISTS (
+    SELECT 1
+    FROM jobs
+    WHERE jobs.tenant = asked.tenant AND jobs.sequence_key = asked.key AND jobs.sequence_key IS NOT NULL
+      AND jobs.finished_at IS NULL
+)

@@ -1,0 +1,15 @@
+WITH accepted AS (
+    INSERT INTO jobs (id, tenant, release, route, class, kind, state, wake_at, deadline, seed, est_tokens, request,
+                      metadata, batch, line, sequence_key, traceparent, accepted_at, trajectory)
+    SELECT id, tenant, release, route, class, kind, 'queued', store_now($1) + millis(wait),
+           store_now($1) + millis(deadline_in), seed, est_tokens, request::json, metadata::jsonb, batch, line,
+           sequence_key, traceparent, store_now($1), trajectory
+    FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::bigint[], $9::bigint[],
+                $10::bigint[], $11::bigint[], $12::text[], $13::text[], $14::uuid[], $15::bigint[], $16::text[],
+                $17::text[], $18::text[])
+      AS new (id, tenant, release, route, class, kind, wait, deadline_in, seed, est_tokens, request, metadata, batch,
+              line, sequence_key, traceparent, trajectory)
+    RETURNING id
+)
+INSERT INTO events (job, kind, state, attempt, at)
+SELECT id, 'accepted', 'queued', 0, store_now($1) FROM accepted

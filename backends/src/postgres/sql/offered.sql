@@ -1,0 +1,1 @@
+SELECT served::text AS served FROM models ORDER BY seq

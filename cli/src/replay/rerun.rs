@@ -1,0 +1,109 @@
+//! The engine again, with what was recorded as its input. All records share one loaded model and run together.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail};
+use contract::{ChoiceRecord, Class, Input, Lease, Leased, Prompt, Record, Request, TenantId, Usage};
+use gpu_worker::collect::Collected;
+use gpu_worker::engine::fault::FaultPoint;
+use gpu_worker::engine::planner::Limits;
+use gpu_worker::engine::sequence::{DropMark, Ending, SequenceId};
+use gpu_worker::engine::{self, Command};
+use gpu_worker::prepare::Preparer;
+
+use crate::embedded::Model;
+
+/// Nobody waits: a replay has no deadline.
+const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Tokens of cache beyond which more only takes memory.
+const ENOUGH_CACHE: usize = 16_384;
+
+/// Runs `records`, each of which [`super::compare::check`] let pass; answers for each what came out, or why nothing did.
+///
+/// # Errors
+/// The model cannot be loaded, or the engine died.
+pub async fn run(
+    model: Model,
+    records: &[Record],
+    limits: Limits,
+) -> anyhow::Result<Vec<Result<ChoiceRecord, String>>> {
+    let lengths = records.iter().map(|record| record.prompt_ids.len() + record.choices[0].output_ids.len() + 1);
+    let longest = lengths.clone().max().unwrap_or(0);
+    let longest = longest.min(model.served.context_tokens as usize + 1);
+    let loaded = model.load_for_tokens(lengths.sum::<usize>().min(ENOUGH_CACHE).max(longest)).await?;
+    let release = loaded.served.release.clone();
+    let preparer = Preparer {
+        context_tokens: loaded.forward.context_tokens(),
+        vocab_size: loaded.forward.vocab_size(),
+        cache_tokens: loaded.cache_tokens,
+        prompts: loaded.prompts,
+        tokenizer: Arc::clone(&loaded.tokenizer),
+    };
+    let mut engine = engine::spawn(loaded.forward, limits, FaultPoint::default())?;
+    let mut answers: Vec<Option<Result<ChoiceRecord, String>>> = records.iter().map(|_| None).collect();
+    let mut running: HashMap<SequenceId, Collected> = HashMap::new();
+    let mut next = 0;
+    // Twice as many as run, so that the engine never waits for the next one.
+    let window = limits.max_sequences.max(1) * 2;
+    loop {
+        while running.len() < window && next < records.len() {
+            let (id, leased, now) = (SequenceId(next as u64), again(&records[next]), Instant::now());
+            match preparer.prepare(id, &leased, DropMark::default(), now) {
+                Ok(ready) => {
+                    running.insert(id, Collected::new(leased, now, ready.prompt_text, ready.prepared.prompt.clone()));
+                    let started = engine.commands.send(Command::Start(Box::new(ready.prepared))).await;
+                    started.ok().context("the engine died")?;
+                }
+                Err(err) => answers[next] = Some(Err(err.message)),
+            }
+            next += 1;
+        }
+        if running.is_empty() {
+            break;
+        }
+        let Some(step) = engine.outputs.recv().await else { bail!("the engine died") };
+        for token in step.tokens {
+            if let Some(job) = running.get_mut(&token.id) {
+                job.push(token, &loaded.tokenizer);
+            }
+        }
+        for ended in step.ended {
+            let Some(job) = running.remove(&ended.id) else { continue };
+            let answer = match ended.ending {
+                Ending::Finished { reason, stop } => {
+                    let mut record = job.into_record(release.clone(), reason, stop, Usage::default());
+                    Ok(record.choices.swap_remove(0))
+                }
+                Ending::Failed(err) => Err(err.message),
+                Ending::Dropped | Ending::DeadlinePassed => Err("the engine dropped it".to_owned()),
+            };
+            answers[ended.id.0 as usize] = Some(answer);
+        }
+    }
+    let ended = tokio::task::spawn_blocking(move || engine.join()).await?;
+    anyhow::ensure!(ended, "the engine died");
+    answers.into_iter().map(|answer| answer.context("the engine left a job out")).collect()
+}
+
+/// The job as it was leased, with its prompt by token ids: rendering and tokenising are not run again.
+fn again(record: &Record) -> Leased {
+    let n_output = record.choices[0].output_ids.len();
+    let request = Request {
+        input: Input::Completion(Prompt::Tokens(record.prompt_ids.clone())),
+        // Without a limit the server's cache was one. What ended before a limit ends so again, or is found out.
+        max_tokens: Some(u32::try_from(n_output).unwrap_or(u32::MAX)),
+        ..record.request.clone()
+    };
+    Leased {
+        lease: Lease { job: record.job, attempt: record.attempt },
+        tenant: TenantId::local(),
+        class: Class::Bulk,
+        request,
+        seed: record.seed,
+        losses: 0,
+        deadline_in: NO_DEADLINE,
+        traceparent: None,
+    }
+}
