@@ -1,8 +1,8 @@
 //! The [`contract::Bus`] on Redis: a capped stream per job, pub/sub beside it, and the workers' signs of life.
 //!
-//! - A job's events lie in one stream, which Redis itself keeps in order ([`entry`]); every entry is also published on a
+//! - A job's events lie in one stream, which Redis itself keeps in order (`entry`); every entry is also published on a
 //!   channel of the job, so that a token costs its reader no question.
-//! - One process has two connections, however many jobs it reads ([`session`]). While they are gone, calls fail at
+//! - One process has two connections, however many jobs it reads (`session`). While they are gone, calls fail at
 //!   once, [`Bus::tell`] drops, and readers and listeners wait: they go on by themselves. A reader for which something
 //!   is missing by then ends with [`Gone`].
 //! - Redis is a cache here. What it loses, a flush or a restart included, is in the store once the job has ended. The
