@@ -25,14 +25,18 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
 const HOMES: &[(&str, &[&str])] = &[
     ("axum", &["api"]),
     ("hyper", &["api"]),
-    ("sqlx", &["backends"]),
+    // Tests look into the database past the product.
+    ("sqlx", &["backends", "tests"]),
+    ("lapin", &["backends"]),
+    ("redis", &["backends"]),
     ("candle-core", &["gpu-worker", "kernels"]),
     ("tokenizers", &["gpu-worker"]),
     ("minijinja", &["gpu-worker"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli"]),
     ("figment", &["cli"]),
-    ("reqwest", &["cli", "tests"]),
+    // In backends for its features alone: object_store's client takes the TLS of the rest.
+    ("reqwest", &["backends", "cli", "tests"]),
 ];
 
 /// Kernels compute on tensors and know nothing else.
