@@ -118,7 +118,8 @@ fn prepare(state: &AppState, item: &Value, traceparent: Option<String>) -> Resul
     submit::new_job(state, submission)
 }
 
-/// Accepts in groups. An error of the store ends it: what was accepted before is in the answer only if anything was.
+/// Accepts in groups. An error of the store ends it: alone when nothing was accepted before, else as the answer of each
+/// job that is left.
 async fn accept(
     state: &AppState,
     jobs: Vec<(usize, NewJob)>,
