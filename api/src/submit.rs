@@ -4,10 +4,12 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use contract::openai::parse_job;
 use contract::{
     CancelAnswer, Class, IdempotencyKey, Input, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId, Refused,
     Request, ServedModel, Signal, Wake,
 };
+use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
@@ -24,6 +26,32 @@ pub(crate) struct Submission {
     pub idempotency: Option<IdempotencyKey>,
     /// Somebody waits for the answer on this very call.
     pub is_waited_for: bool,
+}
+
+impl Submission {
+    /// What the body of a native job asks for, once nothing about it is surely wrong. Nobody waits for it on its call.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn of_job(
+        state: &AppState,
+        body: &Value,
+        traceparent: Option<String>,
+        idempotency: Option<IdempotencyKey>,
+    ) -> Result<Self, ApiError> {
+        let parsed = parse_job(body)?;
+        check(&state.model(&parsed.request.model)?, &parsed.request, "request")?;
+        Ok(Self {
+            request: parsed.request,
+            class: parsed.class,
+            deadline: parsed.deadline,
+            metadata: parsed.metadata,
+            sequence_key: parsed.sequence_key,
+            traceparent,
+            idempotency,
+            is_waited_for: false,
+        })
+    }
 }
 
 /// A job that was accepted, now or by an earlier call with the same key.

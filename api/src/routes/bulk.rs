@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use contract::openai::requests::JobRequest;
-use contract::openai::{ErrorBody, ErrorEnvelope, parse_job};
+use contract::openai::{ErrorBody, ErrorEnvelope};
 use contract::{JobId, NewJob, QueueId, Wake};
 use serde::Serialize;
 use serde_json::Value;
@@ -103,18 +103,7 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
 }
 
 fn prepare(state: &AppState, item: &Value, traceparent: Option<String>) -> Result<NewJob, ApiError> {
-    let parsed = parse_job(item)?;
-    submit::check(&state.model(&parsed.request.model)?, &parsed.request, "request")?;
-    let submission = Submission {
-        request: parsed.request,
-        class: parsed.class,
-        deadline: parsed.deadline,
-        metadata: parsed.metadata,
-        sequence_key: parsed.sequence_key,
-        traceparent,
-        idempotency: None,
-        is_waited_for: false,
-    };
+    let submission = Submission::of_job(state, item, traceparent, None)?;
     submit::new_job(state, submission)
 }
 

@@ -7,10 +7,10 @@ use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use contract::openai::ErrorEnvelope;
 use contract::openai::canonical::body_hash;
 use contract::openai::native::{JobObject, JobUrls};
 use contract::openai::requests::JobRequest;
-use contract::openai::{ErrorEnvelope, parse_job};
 use contract::{CancelAnswer, IdempotencyKey, Job, JobId};
 use tokio::time::{Duration, Instant};
 
@@ -91,18 +91,8 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     let prefer = Prefer { respond_async: false, ..prefer };
     let key = headers::idempotency_key(request.headers())?;
     let value = body::json(request, &state.deps.limits).await?;
-    let parsed = parse_job(&value)?;
-    submit::check(&state.model(&parsed.request.model)?, &parsed.request, "request")?;
-    let submission = Submission {
-        request: parsed.request,
-        class: parsed.class,
-        deadline: parsed.deadline,
-        metadata: parsed.metadata,
-        sequence_key: parsed.sequence_key,
-        traceparent,
-        idempotency: key.map(|key| IdempotencyKey { key, body_hash: body_hash("/v1/jobs", &value) }),
-        is_waited_for: false,
-    };
+    let key = key.map(|key| IdempotencyKey { key, body_hash: body_hash("/v1/jobs", &value) });
+    let submission = Submission::of_job(&state, &value, traceparent, key)?;
     let submitted = submit::submit(&state, submission, false).await?;
     let job = match prefer.wait {
         Some(wait) => results::wait(&state, submitted.job, Some(Instant::now() + wait)).await?,
