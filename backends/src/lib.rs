@@ -16,5 +16,5 @@ pub mod sqlite;
 pub use memory_bus::InProcessBus;
 pub use memory_queue::InProcessQueue;
 pub use objects::local_objects;
-pub use open::{Again, BackendUrls, Backends, OpenError, migrate, open, open_again};
+pub use open::{Again, BackendUrls, Backends, OpenError, log_bytes, migrate, open, open_again, scheme};
 pub use sqlite::{SqliteOpenError, SqliteOptions, SqliteStore};

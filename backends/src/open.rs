@@ -266,8 +266,16 @@ pub async fn migrate(urls: &BackendUrls) -> Result<usize, OpenError> {
     }
 }
 
+/// Bytes that the store has written to its log so far, where it can tell (Postgres): for benchmarks.
+pub async fn log_bytes(urls: &BackendUrls) -> Option<u64> {
+    match scheme(&urls.store) {
+        "postgres" | "postgresql" => postgres::log_bytes(&urls.store).await.ok(),
+        _ => None,
+    }
+}
+
 /// The scheme of a URL: what stands before the first colon.
-fn scheme(url: &str) -> &str {
+pub fn scheme(url: &str) -> &str {
     url.split_once(':').map_or(url, |(scheme, _)| scheme)
 }
 

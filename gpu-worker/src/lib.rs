@@ -20,5 +20,5 @@ pub mod text;
 pub mod worker;
 
 pub use heartbeat::{BeatPorts, OpenBeatPorts};
-pub use release::{Identified, LoadedRelease, ReleaseError, identify};
+pub use release::{Identified, LoadedRelease, ReleaseError, identify, trivial};
 pub use worker::{Deps, WorkerConfig, WorkerError, run};

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use candle_core::Device;
 use contract::ServedModel;
@@ -10,6 +11,7 @@ use contract::release::Manifest;
 use crate::engine::plan::{BLOCK_TOKENS, Forward, ForwardError, StepPlan};
 use crate::forward::candle::CandleForward;
 use crate::forward::push_span;
+use crate::forward::trivial::{Ending, TrivialConfig, TrivialForward};
 use crate::load::GgufHeader;
 use crate::load::LoadError;
 use crate::load::gguf::{self, LoadOptions};
@@ -105,6 +107,45 @@ pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, Rel
         vocab_size: config.vocab_size as u32,
     };
     Ok(Identified { path: path.to_owned(), config, prompts, served })
+}
+
+/// A release without a model, for benchmarks of everything around the engine: the tokenizer of a model file in memory and
+/// logits that are a hash of the history. Its manifest says so, so nothing it answers can be taken for a model's.
+///
+/// # Errors
+/// [`LoadError`] when the file's header or tokenizer cannot be read.
+pub fn trivial(file: &[u8], n_blocks: usize) -> Result<LoadedRelease, LoadError> {
+    let header = GgufHeader::read(&mut std::io::Cursor::new(file))?;
+    let config = read_config(&header)?;
+    let prompts = Arc::new(Prompts::from_gguf(&header.metadata)?);
+    let manifest = Manifest {
+        model_sha256: "none".to_owned(),
+        engine: format!("penstock {}", env!("CARGO_PKG_VERSION")),
+        numerics: "trivial: no model, logits are a hash".to_owned(),
+    };
+    let served = ServedModel {
+        name: "trivial".to_owned(),
+        release: manifest.fingerprint(),
+        manifest,
+        context_tokens: config.context_tokens as u32,
+        longest_token_bytes: prompts.tokenizer().longest_token_bytes() as u32,
+        has_chat_template: prompts.template().is_some(),
+        vocab_size: config.vocab_size as u32,
+    };
+    let forward = TrivialForward::new(TrivialConfig {
+        vocab_size: config.vocab_size,
+        context_tokens: config.context_tokens,
+        n_blocks,
+        step_delay: Duration::ZERO,
+        ending: Ending::Never,
+    });
+    Ok(LoadedRelease {
+        served,
+        tokenizer: Arc::clone(prompts.tokenizer()),
+        prompts,
+        forward: Box::new(forward),
+        cache_tokens: n_blocks * BLOCK_TOKENS,
+    })
 }
 
 /// The kernel path and the block formats of the file's matrices: what decides the numbers beside the weights.

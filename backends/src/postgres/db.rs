@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use contract::StoreError;
 use sqlx::pool::PoolConnection;
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres};
+use sqlx::{ConnectOptions, Connection, PgConnection, PgPool, Postgres, Row};
 use time::OffsetDateTime;
 
 use super::PostgresClock;
@@ -47,6 +47,18 @@ pub(super) fn session_options(url: &str) -> Result<PgConnectOptions, sqlx::Error
     }
     let options: PgConnectOptions = url.parse()?;
     Ok(options.application_name("penstock").options(SESSION_SETTINGS).disable_statement_logging())
+}
+
+/// Bytes that the server at this URL has written to its log since it was made, for benchmarks.
+///
+/// # Errors
+/// The server's, or the URL's.
+pub async fn log_bytes(url: &str) -> Result<u64, sqlx::Error> {
+    let mut conn = session_options(url)?.connect().await?;
+    let row = sqlx::query("SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::bigint AS bytes")
+        .fetch_one(&mut conn)
+        .await?;
+    Ok(row.try_get::<i64, _>("bytes")?.unsigned_abs())
 }
 
 /// The server, and the clock.

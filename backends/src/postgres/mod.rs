@@ -43,7 +43,7 @@ use contract::{
 use sqlx::ConnectOptions;
 use uuid::Uuid;
 
-pub use self::db::SESSION_SETTINGS;
+pub use self::db::{SESSION_SETTINGS, log_bytes};
 pub use self::migrate::{PostgresMigrateError, migrate};
 
 use self::accept::Accept;

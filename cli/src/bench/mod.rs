@@ -1,7 +1,12 @@
 //! `penstock bench`: figures with their conditions.
 
+mod arrival;
 mod engine;
+mod latency;
 mod perplexity;
+mod queue;
+mod serve;
+mod stream;
 
 use crate::config::ConfigArgs;
 
@@ -12,6 +17,10 @@ pub enum BenchCommand {
     Engine(engine::EngineArgs),
     /// Perplexity of a text: whether the model computes what it should
     Perplexity(perplexity::PerplexityArgs),
+    /// Durable jobs per second through everything around the engine
+    Queue(queue::QueueArgs),
+    /// Latency and rates of any OpenAI-compatible server, as its clients see them
+    Serve(serve::ServeArgs),
 }
 
 /// Runs a benchmark.
@@ -22,6 +31,8 @@ pub async fn run(command: &BenchCommand, config: &ConfigArgs) -> anyhow::Result<
     match command {
         BenchCommand::Engine(args) => engine::run(args, config).await,
         BenchCommand::Perplexity(args) => perplexity::run(args, config).await,
+        BenchCommand::Queue(args) => queue::run(args, config).await,
+        BenchCommand::Serve(args) => serve::run(args, config).await,
     }
 }
 
