@@ -7,7 +7,7 @@ use sqlx::{AssertSqlSafe, Connection, PgConnection};
 use crate::binary::{penstock, repository};
 use crate::client::Client;
 use crate::process::Process;
-use crate::services::variable;
+use crate::services::Services;
 
 /// One installation. Its database is dropped with it; queues and keys are left to the services' own end.
 pub struct Cluster {
@@ -16,6 +16,8 @@ pub struct Cluster {
     /// URL of its database.
     pub database: String,
     name: String,
+    /// URL of the server's own database.
+    server: String,
 }
 
 /// An API process and where it listens.
@@ -34,33 +36,43 @@ pub fn tiny_model() -> String {
 }
 
 impl Cluster {
-    /// Makes the database and its tables.
+    /// An installation on the shared services.
     ///
     /// # Panics
-    /// When the services are not there.
+    /// When they are not there.
     pub async fn new() -> Self {
+        let services = Services::shared();
+        Self::on(&services, |url| url.to_owned()).await
+    }
+
+    /// An installation on these services: makes the database and its tables. `way` says how processes reach a URL or an
+    /// endpoint, through a proxy perhaps; the test itself goes straight there.
+    ///
+    /// # Panics
+    /// When a service does not answer.
+    pub async fn on(services: &Services, way: impl Fn(&str) -> String) -> Self {
         let name = format!("t{}", uuid::Uuid::now_v7().simple());
-        let server = variable("PENSTOCK_TEST_STORE");
+        let server = services.get("PENSTOCK_TEST_STORE").to_owned();
         let mut admin = PgConnection::connect(&server).await.expect("the test's Postgres answers");
         let create = AssertSqlSafe(format!("CREATE DATABASE {name}"));
         sqlx::raw_sql(create).execute(&mut admin).await.expect("a database can be made");
-        let (server, _) = server.rsplit_once('/').expect("a URL ends in the database's name");
-        let database = format!("{server}/{name}");
+        let (address, _) = server.rsplit_once('/').expect("a URL ends in the database's name");
+        let database = format!("{address}/{name}");
         let set = |name: &str, value: String| (name.to_owned(), value);
         let env = vec![
-            set("PENSTOCK_STORE__URL", database.clone()),
-            set("PENSTOCK_QUEUE__URL", variable("PENSTOCK_TEST_QUEUE")),
+            set("PENSTOCK_STORE__URL", way(&database)),
+            set("PENSTOCK_QUEUE__URL", way(services.get("PENSTOCK_TEST_QUEUE"))),
             set("PENSTOCK_QUEUE__PREFIX", name.clone()),
-            set("PENSTOCK_BUS__URL", variable("PENSTOCK_TEST_BUS")),
+            set("PENSTOCK_BUS__URL", way(services.get("PENSTOCK_TEST_BUS"))),
             set("PENSTOCK_BUS__PREFIX", name.clone()),
-            set("PENSTOCK_OBJECTS__URL", format!("{}/{name}", variable("PENSTOCK_TEST_OBJECTS"))),
-            set("AWS_ENDPOINT_URL", variable("PENSTOCK_TEST_S3_ENDPOINT")),
-            set("AWS_ACCESS_KEY_ID", variable("PENSTOCK_TEST_S3_ACCESS_KEY")),
-            set("AWS_SECRET_ACCESS_KEY", variable("PENSTOCK_TEST_S3_SECRET_KEY")),
+            set("PENSTOCK_OBJECTS__URL", format!("{}/{name}", services.get("PENSTOCK_TEST_OBJECTS"))),
+            set("AWS_ENDPOINT_URL", way(services.get("PENSTOCK_TEST_S3_ENDPOINT"))),
+            set("AWS_ACCESS_KEY_ID", services.get("PENSTOCK_TEST_S3_ACCESS_KEY").to_owned()),
+            set("AWS_SECRET_ACCESS_KEY", services.get("PENSTOCK_TEST_S3_SECRET_KEY").to_owned()),
             set("AWS_REGION", "us-east-1".to_owned()),
             set("AWS_ALLOW_HTTP", "true".to_owned()),
         ];
-        let cluster = Self { env, database, name };
+        let cluster = Self { env, database, name, server };
         let migrated = cluster.command(&["migrate"]).output().expect("the penstock binary starts");
         assert!(migrated.status.success(), "penstock migrate: {}", String::from_utf8_lossy(&migrated.stderr));
         cluster
@@ -125,8 +137,7 @@ impl Cluster {
 impl Drop for Cluster {
     fn drop(&mut self) {
         // By a command, since this may run inside a runtime. A database that stays is gone with the services' folder.
-        let server = variable("PENSTOCK_TEST_STORE");
         let drop = format!("DROP DATABASE IF EXISTS {} WITH (FORCE)", self.name);
-        let _dropped_or_left = Command::new("psql").args([&server, "-qc", &drop]).output();
+        let _dropped_or_left = Command::new("psql").args([&self.server, "-qc", &drop]).output();
     }
 }

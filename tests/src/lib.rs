@@ -4,6 +4,7 @@ pub mod binary;
 pub mod client;
 pub mod cluster;
 pub mod process;
+pub mod proxy;
 pub mod server;
 pub mod services;
 

@@ -1,0 +1,262 @@
+//! The clients, and the ledger they keep of what they were told.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::task::JoinSet;
+
+/// Splitmix64.
+#[derive(Clone)]
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % n
+    }
+}
+
+/// What clients were told, independent of what the product says later.
+#[derive(Default)]
+pub struct Ledger {
+    /// Jobs that a 202 or 200 named, by idempotency key.
+    pub accepted: Mutex<BTreeMap<String, String>>,
+    /// Jobs whose cancel was acknowledged.
+    pub cancelled: Mutex<Vec<String>>,
+    /// Results that synchronous calls gave: job and text.
+    pub answers: Mutex<Vec<(String, String)>>,
+    pub refused: AtomicU64,
+    pub unavailable: AtomicU64,
+    pub broken: AtomicU64,
+    pub streams: AtomicU64,
+    /// Answers of a kind that no fault explains.
+    pub strange: Mutex<Vec<String>>,
+}
+
+impl Ledger {
+    pub fn summary(&self) -> String {
+        format!(
+            "{} jobs accepted, {} cancels acknowledged, {} calls answered ({} streamed), {} refused for lack of room, {} \
+             answers 503, {} connections broken",
+            self.accepted.lock().unwrap().len(),
+            self.cancelled.lock().unwrap().len(),
+            self.answers.lock().unwrap().len(),
+            self.streams.load(Ordering::Relaxed),
+            self.refused.load(Ordering::Relaxed),
+            self.unavailable.load(Ordering::Relaxed),
+            self.broken.load(Ordering::Relaxed),
+        )
+    }
+
+    /// Counts an answer that is no success; true when a repeat may help.
+    fn failed(&self, status: u16, body: &str) -> bool {
+        match status {
+            429 => self.refused.fetch_add(1, Ordering::Relaxed),
+            503 => self.unavailable.fetch_add(1, Ordering::Relaxed),
+            // Cancelled, expired, or a worker lost too often: told as such, and checked against the row.
+            409 | 502 | 504 => 0,
+            _ => {
+                self.strange.lock().unwrap().push(format!("{status} {body}"));
+                0
+            }
+        };
+        matches!(status, 429 | 503)
+    }
+}
+
+pub struct Clients {
+    stopping: Arc<AtomicBool>,
+    tasks: JoinSet<()>,
+}
+
+impl Clients {
+    pub fn start(addresses: &[String], ledger: Arc<Ledger>, seed: u64, n: u64) -> Self {
+        let stopping = Arc::new(AtomicBool::new(false));
+        let mut tasks = JoinSet::new();
+        for number in 0..n {
+            let client = Client {
+                http: tests::Client::new("").http,
+                addresses: addresses.to_vec(),
+                ledger: Arc::clone(&ledger),
+                random: Random(seed ^ (number << 32)),
+                number,
+                sent: 0,
+            };
+            tasks.spawn(client.run(Arc::clone(&stopping)));
+        }
+        Self { stopping, tasks }
+    }
+
+    pub async fn stop(mut self) {
+        self.stopping.store(true, Ordering::Relaxed);
+        while let Some(ended) = self.tasks.join_next().await {
+            ended.unwrap();
+        }
+    }
+}
+
+struct Client {
+    http: reqwest::Client,
+    addresses: Vec<String>,
+    ledger: Arc<Ledger>,
+    random: Random,
+    number: u64,
+    sent: u64,
+}
+
+impl Client {
+    async fn run(mut self, stopping: Arc<AtomicBool>) {
+        while !stopping.load(Ordering::Relaxed) {
+            match self.random.below(10) {
+                0..=4 => self.submit().await,
+                5 | 6 => self.call().await,
+                7 | 8 => self.stream().await,
+                _ => self.cancel().await,
+            }
+            tokio::time::sleep(Duration::from_millis(self.random.below(30))).await;
+        }
+    }
+
+    fn url(&mut self, path: &str) -> String {
+        let nth = self.random.below(self.addresses.len() as u64) as usize;
+        format!("{}{path}", self.addresses[nth])
+    }
+
+    fn request(&mut self) -> Value {
+        let tokens = [5, 40, 400, 2_000][self.random.below(4) as usize];
+        let prompt = format!("client {} request {}", self.number, self.sent);
+        let mut request = json!({"model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 1});
+        if self.random.below(8) == 0 {
+            // A record too large for its row.
+            request["logprobs"] = 5.into();
+        }
+        request
+    }
+
+    /// Submits a job under a key until somebody says whether it is accepted.
+    async fn submit(&mut self) {
+        self.sent += 1;
+        let key = format!("{}-{}", self.number, self.sent);
+        let class = ["interactive", "standard", "bulk"][self.random.below(3) as usize];
+        let body = json!({"type": "completion", "class": class, "deadline_seconds": 600, "request": self.request()});
+        for _ in 0..40 {
+            let url = self.url("/v1/jobs");
+            let sending = self.http.post(url).header("idempotency-key", &key).json(&body);
+            match sending.timeout(Duration::from_secs(20)).send().await {
+                Ok(answer) => {
+                    let status = answer.status().as_u16();
+                    let Ok(text) = answer.text().await else { continue };
+                    if status == 202 || status == 200 {
+                        let job: Value = serde_json::from_str(&text).unwrap();
+                        let id = job["id"].as_str().unwrap().to_owned();
+                        let earlier = self.ledger.accepted.lock().unwrap().insert(key.clone(), id.clone());
+                        assert!(earlier.is_none_or(|earlier| earlier == id), "one key, two jobs");
+                        return;
+                    }
+                    if !self.ledger.failed(status, &text) {
+                        return;
+                    }
+                    if status == 429 {
+                        // Refused: nothing is kept, so nothing is owed.
+                        return;
+                    }
+                }
+                Err(_) => {
+                    self.ledger.broken.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            tokio::time::sleep(Duration::from_millis(200 + self.random.below(300))).await;
+        }
+    }
+
+    /// A call that waits for its answer.
+    async fn call(&mut self) {
+        self.sent += 1;
+        let (url, body) = (self.url("/v1/completions"), self.request());
+        match self.http.post(url).json(&body).timeout(Duration::from_secs(60)).send().await {
+            Ok(answer) => {
+                let status = answer.status().as_u16();
+                let job = answer.headers().get("penstock-job").and_then(|id| id.to_str().ok()).map(str::to_owned);
+                let Ok(text) = answer.text().await else { return };
+                if status == 200 {
+                    let body: Value = serde_json::from_str(&text).unwrap();
+                    let answer = body["choices"][0]["text"].as_str().unwrap().to_owned();
+                    self.ledger.answers.lock().unwrap().push((job.unwrap(), answer));
+                } else {
+                    self.ledger.failed(status, &text);
+                }
+            }
+            Err(_) => {
+                self.ledger.broken.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// A streamed call. What broke off is resumed as the job's events, on any API process.
+    async fn stream(&mut self) {
+        self.sent += 1;
+        let (url, mut body) = (self.url("/v1/completions"), self.request());
+        body["stream"] = true.into();
+        let answer = match self.http.post(url).json(&body).timeout(Duration::from_secs(60)).send().await {
+            Ok(answer) => answer,
+            Err(_) => {
+                self.ledger.broken.fetch_add(1, Ordering::Relaxed);
+                return;
+            }
+        };
+        let status = answer.status().as_u16();
+        let job = answer.headers().get("penstock-job").and_then(|id| id.to_str().ok()).map(str::to_owned);
+        let Ok(text) = answer.text().await else {
+            self.ledger.broken.fetch_add(1, Ordering::Relaxed);
+            return;
+        };
+        if status != 200 {
+            self.ledger.failed(status, &text);
+            return;
+        }
+        let mut whole = String::new();
+        let mut done = false;
+        for line in text.lines().filter_map(|line| line.strip_prefix("data: ")) {
+            if line == "[DONE]" {
+                done = true;
+                continue;
+            }
+            let chunk: Value = serde_json::from_str(line).unwrap();
+            whole.push_str(chunk["choices"][0]["text"].as_str().unwrap_or_default());
+        }
+        if done {
+            self.ledger.streams.fetch_add(1, Ordering::Relaxed);
+            self.ledger.answers.lock().unwrap().push((job.unwrap(), whole));
+        }
+    }
+
+    /// Cancels some job of its own.
+    async fn cancel(&mut self) {
+        let mine = format!("{}-", self.number);
+        let id = {
+            let accepted = self.ledger.accepted.lock().unwrap();
+            let mut own = accepted.iter().rev().filter(|(key, _)| key.starts_with(&mine)).take(20);
+            own.nth(self.random.below(20) as usize).map(|(_, id)| id.clone())
+        };
+        let Some(id) = id else { return };
+        let url = self.url(&format!("/v1/jobs/{id}/cancel"));
+        if let Ok(answer) = self.http.post(url).timeout(Duration::from_secs(20)).send().await {
+            let status = answer.status().as_u16();
+            let Ok(text) = answer.text().await else { return };
+            if status == 200 {
+                let job: Value = serde_json::from_str(&text).unwrap();
+                if job["status"] == "cancelled" {
+                    self.ledger.cancelled.lock().unwrap().push(id);
+                }
+            } else {
+                self.ledger.failed(status, &text);
+            }
+        }
+    }
+}

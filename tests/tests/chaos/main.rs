@@ -1,0 +1,81 @@
+//! Chaos: every process killed and every service restarted at random while clients submit, wait, stream and cancel; then a
+//! ledger that the clients kept is held against the database and the API.
+//!
+//! The suite runs three minutes. The long form: `PENSTOCK_CHAOS_SECONDS=1800 cargo test --release -p tests --test chaos --
+//! --nocapture`; `PENSTOCK_CHAOS_SEED` repeats a run's choices (not its timing).
+
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
+
+mod check;
+mod clients;
+mod faults;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tests::cluster::Cluster;
+use tests::proxy::Proxy;
+use tests::services::Services;
+
+use crate::clients::{Clients, Ledger};
+use crate::faults::{Faults, Installation};
+
+/// Jobs that may be unfinished in each class: small, so that the bound is met.
+const BOUND: u64 = 150;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
+}
+
+/// Where a URL leads: host and port.
+fn target(url: &str) -> String {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    host.split('/').next().unwrap_or(host).to_owned()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn nothing_is_lost_doubled_or_made_up() {
+    let seconds = setting("PENSTOCK_CHAOS_SECONDS", 180);
+    let seed = setting("PENSTOCK_CHAOS_SEED", u64::from(std::process::id()));
+    println!("chaos: seed {seed}, {seconds} s");
+    let services = Services::own("chaos-services");
+    let mut proxies = Vec::new();
+    for name in ["PENSTOCK_TEST_STORE", "PENSTOCK_TEST_QUEUE", "PENSTOCK_TEST_BUS", "PENSTOCK_TEST_S3_ENDPOINT"] {
+        let target = target(services.get(name));
+        proxies.push((target.clone(), Proxy::to(&target).await));
+    }
+    let way = |url: &str| {
+        let (target, proxy) =
+            proxies.iter().find(|(proxied, _)| *proxied == target(url)).expect("every service is proxied");
+        url.replacen(target.as_str(), &format!("127.0.0.1:{}", proxy.port), 1)
+    };
+    let cluster = Cluster::on(&services, way)
+        .await
+        .with("PENSTOCK_LIMITS__INTERACTIVE", BOUND)
+        .with("PENSTOCK_LIMITS__STANDARD", BOUND)
+        .with("PENSTOCK_LIMITS__BULK", BOUND)
+        .with("PENSTOCK_WORKER__LEASE_SECONDS", 5)
+        .with("PENSTOCK_SERVE__DRAIN_SECONDS", 2)
+        .with("PENSTOCK_TRAJECTORIES__SEGMENT_SECONDS", 5)
+        .with("PENSTOCK_LOG__LEVEL", "warn");
+    let installation = Installation::start(&cluster).await;
+    let ledger = Arc::new(Ledger::default());
+    let clients = Clients::start(&installation.addresses, Arc::clone(&ledger), seed, 8);
+    let watch = check::watch_bounds(cluster.database.clone());
+
+    let mut faults = Faults::new(seed, &services, proxies.into_iter().map(|(_, proxy)| proxy).collect(), installation);
+    let begin = Instant::now();
+    while begin.elapsed() < Duration::from_secs(seconds) || !faults.is_enough() {
+        faults.strike(&cluster).await;
+        assert!(begin.elapsed() < Duration::from_secs(seconds * 3 + 120), "the faults take too long");
+    }
+    println!("chaos: {}", faults.summary());
+    faults.heal(&cluster).await;
+    clients.stop().await;
+    println!("chaos: {}", ledger.summary());
+    let overshoot = watch.stop().await;
+    println!("chaos: at most {overshoot} unfinished in a class, bound {BOUND}");
+    assert!(overshoot <= BOUND, "the bound was overrun: {overshoot}");
+    check::all(&cluster, &ledger, faults.addresses()).await;
+}
