@@ -1,9 +1,11 @@
 //! The ledger and the invariants against the database and the API.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use serde_json::Value;
 use sqlx::{Connection, PgConnection, Row};
 use tests::Client;
@@ -85,21 +87,27 @@ pub async fn all(cluster: &Cluster, ledger: &Ledger, addresses: &[String]) {
     let strange = ledger.strange.lock().unwrap().clone();
     assert!(strange.is_empty(), "answers that no fault explains: {strange:#?}");
     let client = Client::new(&addresses[0]);
-    let accepted: Vec<String> = ledger.accepted.lock().unwrap().values().cloned().collect();
-    for id in &accepted {
+    let accepted: BTreeSet<String> = ledger.accepted.lock().unwrap().values().cloned().collect();
+    let cancelled: BTreeSet<String> = ledger.cancelled.lock().unwrap().iter().cloned().collect();
+    let answers = ledger.answers.lock().unwrap().clone();
+    each(&accepted, async |id: &String| {
         let job = client.job(id).await;
         assert!(!matches!(job["status"].as_str(), Some("queued" | "running")), "{job}");
         assert_eq!(job["status"] == "succeeded", !job["result"].is_null(), "{job}");
-    }
-    let cancelled = ledger.cancelled.lock().unwrap().clone();
-    for id in &cancelled {
-        assert_eq!(client.job(id).await["status"], "cancelled", "{id}: its cancel was acknowledged");
-    }
-    let answers = ledger.answers.lock().unwrap().clone();
-    for (id, text) in &answers {
+        if cancelled.contains(id) {
+            assert_eq!(job["status"], "cancelled", "{id}: its cancel was acknowledged");
+        }
+    })
+    .await;
+    each(&answers, async |(id, text): &(String, String)| {
         let job = client.job(id).await;
-        assert_eq!(job["result"]["choices"][0]["text"], *text, "{id}: the call was given another answer than is kept");
-    }
+        assert_eq!(
+            job["result"]["choices"][0]["text"], *text,
+            "{id}: its reader was given another answer than is kept"
+        );
+    })
+    .await;
+    println!("chaos: {:.1} s: the clients' ledger is held against the jobs", begin.elapsed().as_secs_f64());
     invariants(&mut conn).await;
     trajectories(cluster, &mut conn, &client).await;
     let (_, stats) = client.get("/v1/stats").await;
@@ -107,11 +115,17 @@ pub async fn all(cluster: &Cluster, ledger: &Ledger, addresses: &[String]) {
         assert_eq!((&worker["used_blocks"], &worker["running"]), (&0.into(), &0.into()), "{worker}");
     }
     println!(
-        "chaos: {} accepted jobs, {} acknowledged cancels and {} answers are as the clients were told",
+        "chaos: {} accepted jobs, {} cancelled ones and {} answers are as the clients were told",
         accepted.len(),
         cancelled.len(),
         answers.len()
     );
+}
+
+/// Sixteen at a time.
+async fn each<T>(items: impl IntoIterator<Item = T>, check: impl AsyncFn(T)) {
+    let check = &check;
+    futures::stream::iter(items).for_each_concurrent(16, |item| async move { check(item).await }).await;
 }
 
 async fn invariants(conn: &mut PgConnection) {
@@ -151,7 +165,10 @@ async fn invariants(conn: &mut PgConnection) {
     for (what, query) in [
         ("ends", "SELECT state || ' ' || count(*) AS what FROM jobs GROUP BY state ORDER BY state"),
         ("events", "SELECT kind || ' ' || count(*) AS what FROM events GROUP BY kind ORDER BY kind"),
-        ("errors", "SELECT (error->>'code') || ' ' || count(*) AS what FROM jobs WHERE state = 'failed' GROUP BY 1"),
+        (
+            "errors",
+            "SELECT (error->>'code') || ' ' || count(*) AS what FROM jobs WHERE state = 'failed' GROUP BY error->>'code'",
+        ),
     ] {
         println!("chaos: {what}: {}", found(conn, query).await.join(", "));
     }
@@ -159,16 +176,19 @@ async fn invariants(conn: &mut PgConnection) {
 
 /// Every job that succeeded has one trajectory, of the same words as its result; a hundred are run again.
 async fn trajectories(cluster: &Cluster, conn: &mut PgConnection, client: &Client) {
+    let begin = Instant::now();
     let succeeded = found(conn, "SELECT id::text AS what FROM jobs WHERE state = 'succeeded' ORDER BY id").await;
-    let mut ids = Vec::new();
-    for id in &succeeded {
-        let id = format!("job_{}", id.replace('-', ""));
+    let ids: Vec<String> = succeeded.iter().map(|id| format!("job_{}", id.replace('-', ""))).collect();
+    each(&ids, async |id: &String| {
         let (status, trajectory) = client.get(&format!("/v1/jobs/{id}/trajectory")).await;
         assert_eq!(status, 200, "{trajectory}");
-        let job = client.job(&id).await;
-        assert_eq!(text_of(&trajectory), job["result"]["choices"][0]["text"], "{id}");
-        ids.push(id);
-    }
+        let job = client.job(id).await;
+        let choice = &trajectory["record"]["choices"][0];
+        assert_eq!(choice["text"], job["result"]["choices"][0]["text"], "{id}");
+        let n_ids = choice["output_ids"].as_array().unwrap().len();
+        assert_eq!(job["usage"]["completion_tokens"], n_ids, "{id}");
+    })
+    .await;
     let step = (ids.len() / REPLAYED).max(1);
     let some: Vec<&str> = ids.iter().step_by(step).take(REPLAYED).map(String::as_str).collect();
     let model = tests::cluster::tiny_model();
@@ -176,14 +196,14 @@ async fn trajectories(cluster: &Cluster, conn: &mut PgConnection, client: &Clien
     let mut arguments = vec!["replay", "--server", &address, "--model", &model, "--json"];
     arguments.extend(&some);
     let replayed = cluster.command(&arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&replayed.stdout).into_owned();
-    assert!(replayed.status.success(), "{said}\n{}", String::from_utf8_lossy(&replayed.stderr));
-    assert_eq!(said.matches("bit_equal").count(), some.len(), "{said}");
-    println!("chaos: {} trajectories are those of their results; {} run again, all bit-equal", ids.len(), some.len());
-}
-
-/// The text of a trajectory, wherever its document has the record.
-fn text_of(trajectory: &Value) -> Value {
-    let choices = trajectory.get("choices").or_else(|| trajectory["record"].get("choices"));
-    choices.map(|choices| choices[0]["text"].clone()).unwrap_or_default()
+    let said = String::from_utf8_lossy(&replayed.stderr);
+    let report: Value = serde_json::from_slice(&replayed.stdout).unwrap_or_else(|err| panic!("{err}: {said}"));
+    assert!(replayed.status.success(), "{report:#}");
+    assert_eq!(report["bit_equal"], some.len(), "{report:#}");
+    println!(
+        "chaos: {:.1} s: {} trajectories are those of their results; {} run again, all bit-equal",
+        begin.elapsed().as_secs_f64(),
+        ids.len(),
+        some.len()
+    );
 }

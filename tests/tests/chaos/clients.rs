@@ -3,10 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 /// Splitmix64.
 #[derive(Clone)]
@@ -35,6 +37,8 @@ pub struct Ledger {
     pub unavailable: AtomicU64,
     pub broken: AtomicU64,
     pub streams: AtomicU64,
+    /// Times that a reader of a job's events came back, on whichever API process.
+    pub resumed: AtomicU64,
     /// Answers of a kind that no fault explains.
     pub strange: Mutex<Vec<String>>,
 }
@@ -42,12 +46,13 @@ pub struct Ledger {
 impl Ledger {
     pub fn summary(&self) -> String {
         format!(
-            "{} jobs accepted, {} cancels acknowledged, {} calls answered ({} streamed), {} refused for lack of room, {} \
-             answers 503, {} connections broken",
+            "{} jobs accepted, {} cancels acknowledged, {} answers read ({} streamed, {} times resumed), {} refused for \
+             lack of room, {} answers 503, {} connections broken",
             self.accepted.lock().unwrap().len(),
             self.cancelled.lock().unwrap().len(),
             self.answers.lock().unwrap().len(),
             self.streams.load(Ordering::Relaxed),
+            self.resumed.load(Ordering::Relaxed),
             self.refused.load(Ordering::Relaxed),
             self.unavailable.load(Ordering::Relaxed),
             self.broken.load(Ordering::Relaxed),
@@ -113,11 +118,16 @@ struct Client {
 impl Client {
     async fn run(mut self, stopping: Arc<AtomicBool>) {
         while !stopping.load(Ordering::Relaxed) {
-            match self.random.below(10) {
-                0..=4 => self.submit().await,
-                5 | 6 => self.call().await,
-                7 | 8 => self.stream().await,
-                _ => self.cancel().await,
+            // Every other client only submits and cancels, and so fills the queues.
+            let kinds = if self.number % 2 == 0 { 10 } else { 4 };
+            match self.random.below(kinds) {
+                0 => self.cancel().await,
+                1..=3 => {
+                    self.submit().await;
+                }
+                4..=5 => self.read_events().await,
+                6 | 7 => self.call().await,
+                _ => self.stream().await,
             }
             tokio::time::sleep(Duration::from_millis(self.random.below(30))).await;
         }
@@ -132,6 +142,9 @@ impl Client {
         let tokens = [5, 40, 400, 2_000][self.random.below(4) as usize];
         let prompt = format!("client {} request {}", self.number, self.sent);
         let mut request = json!({"model": "tiny", "prompt": prompt, "max_tokens": tokens, "temperature": 1});
+        if self.random.below(2) == 0 {
+            request["ignore_eos"] = true.into();
+        }
         if self.random.below(8) == 0 {
             // A record too large for its row.
             request["logprobs"] = 5.into();
@@ -140,7 +153,7 @@ impl Client {
     }
 
     /// Submits a job under a key until somebody says whether it is accepted.
-    async fn submit(&mut self) {
+    async fn submit(&mut self) -> Option<String> {
         self.sent += 1;
         let key = format!("{}-{}", self.number, self.sent);
         let class = ["interactive", "standard", "bulk"][self.random.below(3) as usize];
@@ -157,14 +170,11 @@ impl Client {
                         let id = job["id"].as_str().unwrap().to_owned();
                         let earlier = self.ledger.accepted.lock().unwrap().insert(key.clone(), id.clone());
                         assert!(earlier.is_none_or(|earlier| earlier == id), "one key, two jobs");
-                        return;
+                        return Some(id);
                     }
-                    if !self.ledger.failed(status, &text) {
-                        return;
-                    }
-                    if status == 429 {
-                        // Refused: nothing is kept, so nothing is owed.
-                        return;
+                    // Refused for lack of room: nothing is kept, so nothing is owed.
+                    if !self.ledger.failed(status, &text) || status == 429 {
+                        return None;
                     }
                 }
                 Err(_) => {
@@ -172,6 +182,57 @@ impl Client {
                 }
             }
             tokio::time::sleep(Duration::from_millis(200 + self.random.below(300))).await;
+        }
+        None
+    }
+
+    /// Submits a job and reads its events, hanging up now and then and going on elsewhere after the last token it has.
+    async fn read_events(&mut self) {
+        let Some(id) = self.submit().await else { return };
+        let (mut text, mut position) = (String::new(), 0_u64);
+        // Long enough for every fault; what does not end is found out at the end.
+        let give_up = Instant::now() + Duration::from_secs(90);
+        while Instant::now() < give_up {
+            let patience = 1 + self.random.below(400);
+            let url = self.url(&format!("/v1/jobs/{id}/events"));
+            let asking = self.http.get(url).header("last-event-id", position.to_string());
+            let Ok(answer) = asking.send().await else {
+                self.ledger.broken.fetch_add(1, Ordering::Relaxed);
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                continue;
+            };
+            let status = answer.status().as_u16();
+            if status != 200 {
+                let body = answer.text().await.unwrap_or_default();
+                self.ledger.failed(status, &body);
+                tokio::time::sleep(Duration::from_millis(200)).await;
+                continue;
+            }
+            self.ledger.resumed.fetch_add(u64::from(position > 0), Ordering::Relaxed);
+            let (mut unread, mut n_read) = (Vec::new(), 0);
+            let mut pieces = answer.bytes_stream();
+            while let Ok(Some(Ok(piece))) = timeout(Duration::from_secs(20), pieces.next()).await {
+                unread.extend_from_slice(&piece);
+                while let Some(end) = unread.windows(2).position(|pair| pair == b"\n\n") {
+                    let event = String::from_utf8(unread.drain(..end + 2).collect()).unwrap();
+                    let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+                    let data = data.map(|data| serde_json::from_str::<Value>(data).unwrap()).unwrap_or_default();
+                    if event.contains("event: token") {
+                        position += 1;
+                        assert_eq!(data["position"], position, "{id}: a gap or a repeat");
+                        text.push_str(data["text"].as_str().unwrap());
+                        n_read += 1;
+                    } else if event.contains("event: ended") {
+                        if data["job"]["status"] == "succeeded" {
+                            self.ledger.answers.lock().unwrap().push((id, text));
+                        }
+                        return;
+                    }
+                }
+                if n_read >= patience {
+                    break;
+                }
+            }
         }
     }
 
@@ -198,7 +259,7 @@ impl Client {
         }
     }
 
-    /// A streamed call. What broke off is resumed as the job's events, on any API process.
+    /// A streamed call.
     async fn stream(&mut self) {
         self.sent += 1;
         let (url, mut body) = (self.url("/v1/completions"), self.request());

@@ -1,7 +1,7 @@
 //! What is done to the installation.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tests::Process;
 use tests::cluster::Cluster;
@@ -54,8 +54,60 @@ impl Installation {
     }
 }
 
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fault {
+    Api,
+    Scheduler,
+    Worker,
+    Postgres,
+    RabbitMq,
+    Redis,
+    Objects,
+    Cut,
+    Slow,
+    Unreachable,
+}
+
+/// How often each comes before any comes again.
+const DECK: [(Fault, usize); 10] = [
+    (Fault::Api, 4),
+    (Fault::Scheduler, 4),
+    (Fault::Worker, 6),
+    (Fault::Postgres, 1),
+    (Fault::RabbitMq, 1),
+    (Fault::Redis, 1),
+    (Fault::Objects, 1),
+    (Fault::Cut, 2),
+    (Fault::Slow, 2),
+    (Fault::Unreachable, 2),
+];
+
+impl Fault {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Api => "api killed",
+            Self::Scheduler => "scheduler killed",
+            Self::Worker => "worker killed",
+            Self::Postgres => "postgres restarted",
+            Self::RabbitMq => "rabbitmq killed",
+            Self::Redis => "redis killed and empty",
+            Self::Objects => "object store killed",
+            Self::Cut => "all connections to a service cut",
+            Self::Slow => "a service slow for 2 s",
+            Self::Unreachable => "a service unreachable for 2 s",
+        }
+    }
+}
+
+fn kill(slot: &mut Option<Process>) {
+    if let Some(process) = slot.take() {
+        process.kill();
+    }
+}
+
 pub struct Faults<'s> {
     random: Random,
+    deck: Vec<Fault>,
     services: &'s Services,
     /// Store, queue, bus, objects.
     proxies: Vec<Proxy>,
@@ -63,25 +115,26 @@ pub struct Faults<'s> {
     counts: BTreeMap<&'static str, u64>,
     /// The broker's data is wiped once.
     wiped: bool,
+    begin: Instant,
 }
-
-const KILLS: [&str; 3] = ["api killed", "scheduler killed", "worker killed"];
-const RESTARTS: [&str; 4] = ["postgres restarted", "rabbitmq restarted", "redis killed", "objects killed"];
 
 impl<'s> Faults<'s> {
     pub fn new(seed: u64, services: &'s Services, proxies: Vec<Proxy>, installation: Installation) -> Self {
         let random = Random(seed ^ 0x00c0_ffee);
-        Self { random, services, proxies, installation, counts: BTreeMap::new(), wiped: false }
+        Self {
+            random,
+            deck: Vec::new(),
+            services,
+            proxies,
+            installation,
+            counts: BTreeMap::new(),
+            wiped: false,
+            begin: Instant::now(),
+        }
     }
 
     pub fn addresses(&self) -> &[String] {
         &self.installation.addresses
-    }
-
-    /// Four kills of each process, one restart of each service, and the wipe.
-    pub fn is_enough(&self) -> bool {
-        let count = |name| self.counts.get(name).copied().unwrap_or(0);
-        self.wiped && KILLS.iter().all(|name| count(name) >= 4) && RESTARTS.iter().all(|name| count(name) >= 1)
     }
 
     pub fn summary(&self) -> String {
@@ -92,68 +145,64 @@ impl<'s> Faults<'s> {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// One fault, then a while without.
-    pub async fn strike(&mut self, cluster: &Cluster) {
+    /// One fault of a shuffled deck, then a while without. True when the deck is used up.
+    pub async fn strike(&mut self, cluster: &Cluster) -> bool {
+        if self.deck.is_empty() {
+            self.deck = DECK.iter().flat_map(|(fault, n)| std::iter::repeat_n(*fault, *n)).collect();
+            for last in (1..self.deck.len()).rev() {
+                let other = self.random.below(last as u64 + 1) as usize;
+                self.deck.swap(last, other);
+            }
+        }
+        if let Some(fault) = self.deck.pop() {
+            self.inject(fault).await;
+        }
+        tokio::time::sleep(Duration::from_millis(300 + self.random.below(1_500))).await;
+        self.installation.revive(cluster);
+        self.deck.is_empty()
+    }
+
+    async fn inject(&mut self, fault: Fault) {
         let which = self.random.below(2) as usize;
-        match self.random.below(20) {
-            0..=3 => self.kill("api killed", which),
-            4..=7 => self.kill("scheduler killed", which),
-            8..=12 => self.kill("worker killed", which),
-            13 => self.service("postgres restarted", &[&["restart", "postgres"]]).await,
-            14 if !self.wiped => {
+        let nth = self.random.below(4) as usize;
+        match fault {
+            Fault::Api => kill(&mut self.installation.apis[which]),
+            Fault::Scheduler => kill(&mut self.installation.schedulers[which]),
+            Fault::Worker => kill(&mut self.installation.workers[which]),
+            Fault::Postgres => self.services(&["restart", "postgres"]).await,
+            Fault::RabbitMq if !self.wiped => {
                 self.wiped = true;
-                self.service("rabbitmq wiped", &[&["wipe", "rabbitmq"]]).await;
+                self.services(&["wipe", "rabbitmq"]).await;
+                self.count("of these with its data wiped");
             }
-            14 => self.service("rabbitmq restarted", &[&["kill", "rabbitmq"], &["up", "rabbitmq"]]).await,
-            15 => self.service("redis killed", &[&["kill", "redis"], &["up", "redis"]]).await,
-            16 => self.service("objects killed", &[&["kill", "s3"], &["up", "s3"]]).await,
-            17 => {
-                let nth = self.random.below(4) as usize;
-                self.proxies[nth].cut();
-                self.count("connections cut");
-            }
-            18 => {
-                let nth = self.random.below(4) as usize;
-                let ms = 1 + self.random.below(150);
-                self.proxies[nth].delay(Duration::from_millis(ms));
+            Fault::RabbitMq => self.again("rabbitmq").await,
+            // It keeps nothing on disk here: killed is flushed.
+            Fault::Redis => self.again("redis").await,
+            Fault::Objects => self.again("s3").await,
+            Fault::Cut => self.proxies[nth].cut(),
+            Fault::Slow => {
+                self.proxies[nth].delay(Duration::from_millis(1 + self.random.below(150)));
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 self.proxies[nth].delay(Duration::ZERO);
-                self.count("service slow for 2 s");
             }
-            _ => {
-                let nth = self.random.below(4) as usize;
+            Fault::Unreachable => {
                 self.proxies[nth].refuse(true);
                 tokio::time::sleep(Duration::from_secs(2)).await;
                 self.proxies[nth].refuse(false);
-                self.count("service unreachable for 2 s");
             }
         }
-        tokio::time::sleep(Duration::from_millis(300 + self.random.below(2_000))).await;
-        self.installation.revive(cluster);
+        println!("chaos: {:6.1} s: {}", self.begin.elapsed().as_secs_f64(), fault.name());
+        self.count(fault.name());
     }
 
-    fn kill(&mut self, what: &'static str, which: usize) {
-        let slots = match what {
-            "api killed" => &mut self.installation.apis,
-            "scheduler killed" => &mut self.installation.schedulers,
-            _ => &mut self.installation.workers,
-        };
-        if let Some(process) = slots[which].take() {
-            process.kill();
-            self.count(what);
-        }
+    async fn again(&mut self, service: &str) {
+        self.services(&["kill", service]).await;
+        tokio::time::sleep(Duration::from_millis(self.random.below(1_500))).await;
+        self.services(&["up", service]).await;
     }
 
-    async fn service(&mut self, what: &'static str, steps: &[&[&str]]) {
-        for step in steps {
-            // A while between the end and the new start.
-            tokio::task::block_in_place(|| self.services.run(step));
-            tokio::time::sleep(Duration::from_millis(self.random.below(1_500))).await;
-        }
-        self.count(what);
-        if what == "rabbitmq wiped" {
-            self.count("rabbitmq restarted");
-        }
+    async fn services(&self, arguments: &[&str]) {
+        tokio::task::block_in_place(|| self.services.run(arguments));
     }
 
     /// Ends all faults and waits until everything answers again.
@@ -162,8 +211,8 @@ impl<'s> Faults<'s> {
             proxy.refuse(false);
             proxy.delay(Duration::ZERO);
         }
-        tokio::task::block_in_place(|| self.services.run(&["up"]));
-        let begin = std::time::Instant::now();
+        self.services(&["up"]).await;
+        let begin = Instant::now();
         loop {
             self.installation.revive(cluster);
             let mut ready = true;

@@ -1,8 +1,8 @@
 //! Chaos: every process killed and every service restarted at random while clients submit, wait, stream and cancel; then a
 //! ledger that the clients kept is held against the database and the API.
 //!
-//! The suite runs three minutes. The long form: `PENSTOCK_CHAOS_SECONDS=1800 cargo test --release -p tests --test chaos --
-//! --nocapture`; `PENSTOCK_CHAOS_SEED` repeats a run's choices (not its timing).
+//! The suite runs about three minutes. The long form: `PENSTOCK_CHAOS_SECONDS=900 cargo test --release -p tests --test
+//! chaos -- --nocapture`; `PENSTOCK_CHAOS_SEED` repeats a run's choices (not its timing).
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
@@ -36,7 +36,7 @@ fn target(url: &str) -> String {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_doubled_or_made_up() {
-    let seconds = setting("PENSTOCK_CHAOS_SECONDS", 180);
+    let seconds = setting("PENSTOCK_CHAOS_SECONDS", 100);
     let seed = setting("PENSTOCK_CHAOS_SEED", u64::from(std::process::id()));
     println!("chaos: seed {seed}, {seconds} s");
     let services = Services::own("chaos-services");
@@ -61,21 +61,25 @@ async fn nothing_is_lost_doubled_or_made_up() {
         .with("PENSTOCK_LOG__LEVEL", "warn");
     let installation = Installation::start(&cluster).await;
     let ledger = Arc::new(Ledger::default());
-    let clients = Clients::start(&installation.addresses, Arc::clone(&ledger), seed, 8);
+    let clients = Clients::start(&installation.addresses, Arc::clone(&ledger), seed, 16);
     let watch = check::watch_bounds(cluster.database.clone());
 
     let mut faults = Faults::new(seed, &services, proxies.into_iter().map(|(_, proxy)| proxy).collect(), installation);
     let begin = Instant::now();
-    while begin.elapsed() < Duration::from_secs(seconds) || !faults.is_enough() {
-        faults.strike(&cluster).await;
-        assert!(begin.elapsed() < Duration::from_secs(seconds * 3 + 120), "the faults take too long");
+    // Whole decks, so that every fault came as often as it should.
+    loop {
+        let is_used_up = faults.strike(&cluster).await;
+        if is_used_up && begin.elapsed() > Duration::from_secs(seconds) {
+            break;
+        }
     }
-    println!("chaos: {}", faults.summary());
+    println!("chaos: {:.0} s of faults: {}", begin.elapsed().as_secs_f64(), faults.summary());
     faults.heal(&cluster).await;
     clients.stop().await;
     println!("chaos: {}", ledger.summary());
-    let overshoot = watch.stop().await;
-    println!("chaos: at most {overshoot} unfinished in a class, bound {BOUND}");
-    assert!(overshoot <= BOUND, "the bound was overrun: {overshoot}");
+    let most = watch.stop().await;
+    println!("chaos: at most {most} unfinished in a class, bound {BOUND}");
+    assert!(most <= BOUND, "the bound was overrun: {most}");
+    assert!(most > BOUND * 2 / 3, "the bound was never near: {most}");
     check::all(&cluster, &ledger, faults.addresses()).await;
 }
