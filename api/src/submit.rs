@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use contract::openai::parse_job;
 use contract::{
-    CancelAnswer, Class, IdempotencyKey, Input, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId, Refused,
-    Request, ServedModel, Signal, Wake,
+    CancelAnswer, Class, IdempotencyKey, Input, Job, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId,
+    Refused, Request, ServedModel, Signal, Wake,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -58,6 +58,8 @@ impl Submission {
 pub(crate) struct Submitted {
     pub job: JobId,
     pub replayed: bool,
+    /// The job as it was accepted by this call.
+    pub new: Option<Job>,
     /// Cancels the job when the caller goes away, unless disarmed.
     pub hang_up: HangUp,
 }
@@ -144,7 +146,8 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
             }
         }
     }
-    Ok(Submitted { job: accepted.job, replayed: accepted.replayed, hang_up })
+    let new = accepted.at.map(|at| Job::just_accepted(job, at));
+    Ok(Submitted { job: accepted.job, replayed: accepted.replayed, new, hang_up })
 }
 
 /// Why a job was not accepted, as the client is told.

@@ -66,6 +66,8 @@ pub struct Accepted {
     pub replayed: bool,
     /// It waits behind another job of its sequence: there is nothing to publish yet.
     pub held: bool,
+    /// When it was accepted, by the store's clock; `None` if it existed already.
+    pub at: Option<Timestamp>,
 }
 
 /// Why a job was not accepted. Nothing was written.
@@ -217,6 +219,40 @@ pub struct Job {
     pub segment: Option<SegmentPlace>,
     /// The store's clock when it answered.
     pub now: Timestamp,
+}
+
+impl Job {
+    /// A job as it is right after its acceptance at `at`, without a look at the store.
+    pub fn just_accepted(new: NewJob, at: Timestamp) -> Self {
+        let deadline_ms = i64::try_from(new.deadline_in.as_millis()).unwrap_or(i64::MAX);
+        Self {
+            id: new.id,
+            tenant: new.tenant,
+            release: new.release,
+            route: new.route,
+            class: new.class,
+            kind: new.request.kind(),
+            state: JobState::Queued,
+            attempt: 0,
+            errors: 0,
+            losses: 0,
+            seed: new.seed,
+            metadata: new.metadata,
+            batch_line: new.batch_line,
+            error: None,
+            history: Vec::new(),
+            usage: Usage::default(),
+            accepted_at: at,
+            started_at: None,
+            first_token_at: None,
+            finished_at: None,
+            deadline: Timestamp(at.0.saturating_add(deadline_ms)),
+            record: None,
+            trajectory: new.trajectory,
+            segment: None,
+            now: at,
+        }
+    }
 }
 
 /// Which jobs to list; newest first.

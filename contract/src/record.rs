@@ -1,6 +1,10 @@
 //! The record: one document per finished job, from which results and trajectories are views.
 
+use std::cell::RefCell;
+use std::io;
+
 use serde::{Deserialize, Serialize};
+use zstd::bulk::{Compressor, Decompressor};
 
 use crate::ids::{Fingerprint, JobId};
 use crate::outcome::{FinishReason, Usage};
@@ -205,7 +209,7 @@ pub struct Record {
 pub enum RecordError {
     /// Not a zstd frame, or longer unpacked than a record can be.
     #[error("the stored record could not be unpacked")]
-    Unpack(#[source] std::io::Error),
+    Unpack(#[source] io::Error),
     /// Not the JSON of a record.
     #[error("the stored record could not be read")]
     Parse(#[source] serde_json::Error),
@@ -222,13 +226,27 @@ pub(crate) fn pack(document: &impl Serialize) -> Result<Vec<u8>, RecordError> {
     let mut json = serde_json::to_vec(document).map_err(RecordError::Parse)?;
     // Frames one after another are then a file of lines.
     json.push(b'\n');
-    zstd::bulk::compress(&json, 3).map_err(RecordError::Unpack)
+    // A context is megabytes that are cheap to use again and dear to make anew for a record of a kilobyte.
+    PACKER
+        .with_borrow_mut(|packer| packer.as_mut().map_err(|_| memory_is_out())?.compress(&json))
+        .map_err(RecordError::Unpack)
 }
 
 /// The JSON of a stored document, at most [`MAX_DECODED_BYTES`].
 pub(crate) fn unpack(bytes: &[u8]) -> Result<Vec<u8>, RecordError> {
-    let bound = zstd::bulk::Decompressor::upper_bound(bytes).unwrap_or(MAX_DECODED_BYTES).min(MAX_DECODED_BYTES);
-    zstd::bulk::decompress(bytes, bound).map_err(RecordError::Unpack)
+    let bound = Decompressor::upper_bound(bytes).unwrap_or(MAX_DECODED_BYTES).min(MAX_DECODED_BYTES);
+    UNPACKER
+        .with_borrow_mut(|unpacker| unpacker.as_mut().map_err(|_| memory_is_out())?.decompress(bytes, bound))
+        .map_err(RecordError::Unpack)
+}
+
+thread_local! {
+    static PACKER: RefCell<io::Result<Compressor<'static>>> = RefCell::new(Compressor::new(3));
+    static UNPACKER: RefCell<io::Result<Decompressor<'static>>> = RefCell::new(Decompressor::new());
+}
+
+fn memory_is_out() -> io::Error {
+    io::ErrorKind::OutOfMemory.into()
 }
 
 impl Record {

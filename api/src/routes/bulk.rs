@@ -80,11 +80,12 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
         return Err(ApiError::query("body", format_args!("has {} jobs; 1 to {MAX_JOBS} can be sent", items.len())));
     }
     let mut answers: Vec<Option<Result<JobId, ApiError>>> = Vec::with_capacity(items.len());
-    let mut jobs: Vec<(usize, NewJob)> = Vec::with_capacity(items.len());
+    let (mut indices, mut jobs) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
     for (index, item) in items.iter().enumerate() {
         match prepare(&state, item, traceparent.clone()) {
             Ok(job) => {
-                jobs.push((index, job));
+                indices.push(index);
+                jobs.push(job);
                 answers.push(None);
             }
             Err(error) => answers.push(Some(Err(error))),
@@ -94,7 +95,7 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     // On a task of its own, so that what was committed is made known even if the client goes away.
     let accepting = state.tasks.spawn({
         let state = state.clone();
-        async move { accept(&state, jobs).await }
+        async move { accept(&state, &indices, &jobs).await }
     });
     for (index, answer) in accepting.await.map_err(|_| ApiError::Internal)?? {
         answers[index] = Some(answer);
@@ -107,16 +108,17 @@ fn prepare(state: &AppState, item: &Value, traceparent: Option<String>) -> Resul
     submit::new_job(state, submission)
 }
 
-/// Accepts in groups. An error of the store ends it: alone when nothing was accepted before, else as the answer of each
+/// Accepts in groups jobs that stand at these places of the request. An error of the store ends it: alone when nothing was accepted before, else as the answer of each
 /// job that is left.
 async fn accept(
     state: &AppState,
-    jobs: Vec<(usize, NewJob)>,
+    indices: &[usize],
+    jobs: &[NewJob],
 ) -> Result<Vec<(usize, Result<JobId, ApiError>)>, ApiError> {
     let mut answers = Vec::with_capacity(jobs.len());
-    for group in jobs.chunks(GROUP) {
-        let new: Vec<NewJob> = group.iter().map(|(_, job)| job.clone()).collect();
-        let accepted = match state.deps.store.accept(&new).await {
+    for (nth, group) in jobs.chunks(GROUP).enumerate() {
+        let places = &indices[nth * GROUP..];
+        let accepted = match state.deps.store.accept(group).await {
             Ok(accepted) => accepted,
             Err(error) if answers.is_empty() => return Err(error.into()),
             Err(error) => {
@@ -124,12 +126,12 @@ async fn accept(
                 tracing::warn!(error = &error as &dyn std::error::Error, "a part of a bulk submit was not accepted");
                 let done = answers.len();
                 let message = "the job store could not be used: send this one again";
-                answers.extend(jobs[done..].iter().map(|(index, _)| (*index, Err(ApiError::StoreLater { message }))));
+                answers.extend(indices[done..].iter().map(|index| (*index, Err(ApiError::StoreLater { message }))));
                 return Ok(answers);
             }
         };
         let mut wakes: HashMap<(QueueId, bool), Vec<(QueueId, Wake)>> = HashMap::new();
-        for ((index, job), answer) in group.iter().zip(accepted) {
+        for ((index, job), answer) in places.iter().zip(group).zip(accepted) {
             match answer {
                 Ok(accepted) => {
                     state.counters.accepted.fetch_add(1, Ordering::Relaxed);

@@ -94,9 +94,10 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     let key = key.map(|key| IdempotencyKey { key, body_hash: body_hash("/v1/jobs", &value) });
     let submission = Submission::of_job(&state, &value, traceparent, key)?;
     let submitted = submit::submit(&state, submission, false).await?;
-    let job = match prefer.wait {
-        Some(wait) => results::wait(&state, submitted.job, Some(Instant::now() + wait)).await?,
-        None => results::job(&state, &submitted.job).await?,
+    let job = match (prefer.wait, submitted.new) {
+        (Some(wait), _) => results::wait(&state, submitted.job, Some(Instant::now() + wait)).await?,
+        (None, Some(job)) => job,
+        (None, None) => results::job(&state, &submitted.job).await?,
     };
     accepted_reply(&state, job, prefer, submitted.replayed).await
 }

@@ -8,14 +8,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use contract::{Accepted, JobId, NewJob, QueueId, Refused, StoreError};
+use contract::{Accepted, JobId, NewJob, QueueId, Refused, StoreError, Timestamp};
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
 
 use super::db::{Db, Tx, Write, answer};
 use super::fault::Fault;
 use super::group::Grouped;
-use super::row::{column, counters, escaped, to_json};
+use super::row::{column, counters, escaped, time, to_json};
 use super::{KEY_LIFE_MS, MESSAGE_LIFE_MS, lock_sequences, millis};
 
 /// What one caller is told.
@@ -68,9 +68,9 @@ impl Write for AcceptGroup<'_> {
             |job: &&NewJob| job.idempotency.is_none() && job.batch_line.is_none() && job.sequence_key.is_none();
         if self.try_short && tx.tries == 0 && self.jobs.iter().all(is_plain) && self.have_distinct_ids() {
             let jobs: Vec<(&NewJob, bool)> = self.jobs.iter().map(|job| (*job, false)).collect();
-            insert(tx, &jobs).await?;
+            let at = insert(tx, &jobs).await?;
             if take_all_room(tx, &self.jobs).await? {
-                return Ok(self.jobs.iter().map(|job| Ok(accepted(job, false))).collect());
+                return Ok(self.jobs.iter().map(|job| Ok(accepted(job, false, Some(at)))).collect());
             }
             // Nothing of it may stay.
             answer(sqlx::raw_sql("ROLLBACK; BEGIN").execute(&mut *tx.conn)).await?;
@@ -83,8 +83,8 @@ impl Write for AcceptGroup<'_> {
     }
 }
 
-fn accepted(job: &NewJob, held: bool) -> Accepted {
-    Accepted { job: job.id, replayed: false, held }
+fn accepted(job: &NewJob, held: bool, at: Option<Timestamp>) -> Accepted {
+    Accepted { job: job.id, replayed: false, held, at }
 }
 
 impl AcceptGroup<'_> {
@@ -112,7 +112,10 @@ impl AcceptGroup<'_> {
             answers.push(verdict);
         }
         if !new.is_empty() {
-            insert(tx, &new).await?;
+            let at = Some(insert(tx, &new).await?);
+            for accepted in answers.iter_mut().flatten().filter(|accepted| !accepted.replayed) {
+                accepted.at = at;
+            }
             keep_keys(tx, &new).await?;
             let (names, values): (Vec<String>, Vec<i64>) = ledger.taken.into_iter().unzip();
             let query = sqlx::query(include_str!("sql/count.sql")).bind(names).bind(values);
@@ -179,7 +182,7 @@ struct Ledger {
 impl Ledger {
     /// The verdict on one job, which is entered if it is accepted. Whatever can end without a new row comes first.
     fn judge(&mut self, job: &NewJob) -> Result<Accepted, Refused> {
-        let replay = |job| Ok(Accepted { job, replayed: true, held: false });
+        let replay = |job| Ok(Accepted { job, replayed: true, held: false, at: None });
         let key = key_of(job).map(|(tenant, key, hash)| ((tenant.to_owned(), key), hash));
         if let Some((key, hash)) = &key
             && let Some((known_hash, known)) = self.keys.get(key)
@@ -209,7 +212,8 @@ impl Ledger {
             self.keys.insert(key, (hash.to_vec(), job.id));
         }
         let held = sequence(job).is_some_and(|sequence| !self.busy.insert(sequence));
-        Ok(accepted(job, held))
+        // When, the insert tells.
+        Ok(accepted(job, held, None))
     }
 
     fn value(&self, name: &str) -> i64 {
@@ -300,8 +304,8 @@ async fn keep_keys(tx: &mut Tx<'_>, new: &[(&NewJob, bool)]) -> Result<(), Fault
     if kept == keys.len() as u64 { Ok(()) } else { Err(Fault::Overtaken) }
 }
 
-/// Writes rows and events. With each job, whether it is held.
-async fn insert(tx: &mut Tx<'_>, jobs: &[(&NewJob, bool)]) -> Result<(), Fault> {
+/// Writes rows and events of at least one job, and answers the time in them. With each job, whether it is held.
+async fn insert(tx: &mut Tx<'_>, jobs: &[(&NewJob, bool)]) -> Result<Timestamp, Fault> {
     fn each<'j, T>(jobs: &[(&'j NewJob, bool)], column: impl Fn(&'j NewJob) -> T) -> Vec<T> {
         jobs.iter().map(|(job, _)| column(job)).collect()
     }
@@ -337,5 +341,6 @@ async fn insert(tx: &mut Tx<'_>, jobs: &[(&NewJob, bool)]) -> Result<(), Fault> 
         .bind(each(jobs, |job| job.sequence_key.as_deref().map(escaped).map(|key| key.into_owned())))
         .bind(each(jobs, |job| job.traceparent.as_deref()))
         .bind(each(jobs, |job| job.trajectory.as_str()));
-    answer(query.execute(&mut *tx.conn)).await.map(|_| ())
+    let row = answer(query.fetch_one(&mut *tx.conn)).await?;
+    Ok(Timestamp(time(&row, "at")?))
 }

@@ -1,7 +1,7 @@
 //! Accepting jobs: room in the counters, idempotency key, row and event in one transaction.
 
 use async_trait::async_trait;
-use contract::{Accepted, JobId, JobState, NewJob, QueueId, Refused};
+use contract::{Accepted, JobId, JobState, NewJob, QueueId, Refused, Timestamp};
 use sqlx::Row as _;
 use uuid::Uuid;
 
@@ -58,13 +58,13 @@ async fn accept(tx: &mut Tx<'_>, job: &NewJob) -> Result<Result<Accepted, Refuse
             .execute(&mut *tx.conn)
             .await?;
     }
-    Ok(Ok(Accepted { job: job.id, replayed: false, held }))
+    Ok(Ok(Accepted { job: job.id, replayed: false, held, at: Some(Timestamp(tx.now)) }))
 }
 
 /// The answer for a job that was accepted before: by its key, its id (a caller that never got its answer asks again),
 /// or its batch line.
 async fn earlier(tx: &mut Tx<'_>, job: &NewJob) -> Result<Option<Result<Accepted, Refused>>, Fault> {
-    let replay = |job| Ok(Accepted { job, replayed: true, held: false });
+    let replay = |job| Ok(Accepted { job, replayed: true, held: false, at: None });
     if let Some(idempotency) = &job.idempotency {
         let known = sqlx::query(include_str!("sql/find_key.sql"))
             .bind(job.tenant.as_str())

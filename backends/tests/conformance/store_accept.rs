@@ -1,6 +1,6 @@
 //! Accepting: bounds, keys, batch lines, sequences.
 
-use contract::{Class, ErrorCode, Fingerprint, JobError, JobId, JobState, NewJob, Outcome, Refused};
+use contract::{Class, ErrorCode, Fingerprint, Job, JobError, JobId, JobState, NewJob, Outcome, Refused};
 use futures::future::join_all;
 use uuid::Uuid;
 
@@ -23,6 +23,18 @@ pub async fn an_accepted_job_is_shown_as_submitted(t: &mut dyn StoreUnderTest) {
     assert_eq!(shown.deadline.millis_since(shown.accepted_at), 3_600_000);
     assert_eq!(shown.accepted_at, shown.now);
     assert_eq!((shown.started_at, shown.finished_at, shown.error, shown.record), (None, None, None, None));
+}
+
+/// An API answers a submit without reading the row again.
+pub async fn an_accepted_job_is_known_without_a_look(t: &mut dyn StoreUnderTest) {
+    let store = t.store();
+    let line = NewJob { batch_line: Some((Uuid::now_v7(), 3)), ..job() };
+    for new in [job(), with_key("k", 1), line, in_sequence("s"), in_sequence("s")] {
+        let accepted = accept(&*store, new.clone()).await;
+        let known = Job::just_accepted(new.clone(), accepted.at.unwrap());
+        assert_eq!(known, Job { now: known.now, ..get(&*store, new.id).await });
+        assert_eq!(accept(&*store, new).await.at, None, "a replay has a row to read");
+    }
 }
 
 pub async fn every_seed_survives(t: &mut dyn StoreUnderTest) {

@@ -119,7 +119,7 @@ impl Client {
     async fn run(mut self, stopping: Arc<AtomicBool>) {
         while !stopping.load(Ordering::Relaxed) {
             // Every other client only submits and cancels, and so fills the queues.
-            let kinds = if self.number % 2 == 0 { 10 } else { 4 };
+            let kinds = if self.number.is_multiple_of(2) { 10 } else { 4 };
             match self.random.below(kinds) {
                 0 => self.cancel().await,
                 1..=3 => {

@@ -10,6 +10,9 @@ WITH accepted AS (
       AS new (id, tenant, release, route, class, kind, wait, deadline_in, seed, est_tokens, request, metadata, batch,
               line, sequence_key, traceparent, trajectory)
     RETURNING id
+),
+told AS (
+    INSERT INTO events (job, kind, state, attempt, at)
+    SELECT id, 'accepted', 'queued', 0, store_now($1) FROM accepted
 )
-INSERT INTO events (job, kind, state, attempt, at)
-SELECT id, 'accepted', 'queued', 0, store_now($1) FROM accepted
+SELECT store_now($1) AS at
