@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use contract::{Bus, JobEvent, JobEventBody};
 use tokio::sync::{Notify, mpsc};
@@ -16,6 +17,10 @@ use crate::text::TextTokenizer;
 
 /// Events that wait for the bus before the oldest are dropped: the bus is best effort, memory is not.
 const BUFFERED_EVENTS: usize = 65_536;
+
+/// How long events are offered to a bus that does not take them; what comes meanwhile waits in the buffer.
+const RETRIED: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// The jobs in the engine by sequence; entered before the engine hears of them.
 pub type Collecting = Arc<Mutex<HashMap<SequenceId, Collected>>>;
@@ -40,7 +45,7 @@ impl EventBuffer {
         self.filled.notify_one();
     }
 
-    /// Sends what is there to the bus whenever there is something; never ends.
+    /// Sends what is there to the bus whenever there is something, again while the bus is away for a moment; never ends.
     pub async fn publish(&self, bus: &dyn Bus) {
         loop {
             self.filled.notified().await;
@@ -48,12 +53,18 @@ impl EventBuffer {
             if events.is_empty() {
                 continue;
             }
-            if let Err(err) = bus.append(&events).await {
-                tracing::warn!(
-                    error = &err as &dyn std::error::Error,
-                    events = events.len(),
-                    "tokens could not be published; readers get the result from the store"
-                );
+            // Again, until it works or the wait is no use to a reader any more: events that arrive twice are read once.
+            let since = Instant::now();
+            while let Err(err) = bus.append(&events).await {
+                if since.elapsed() > RETRIED {
+                    tracing::warn!(
+                        error = &err as &dyn std::error::Error,
+                        events = events.len(),
+                        "tokens could not be published; readers get the result from the store"
+                    );
+                    break;
+                }
+                tokio::time::sleep(PAUSE).await;
             }
         }
     }

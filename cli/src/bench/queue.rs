@@ -125,7 +125,6 @@ async fn measure(
     let backends = embedded::open_backends(&settings).await?;
     let release = gpu_worker::trivial(TINY, BLOCKS).context("the tokenizer in this binary cannot be read")?;
     let served = release.served.clone();
-    embedded::offer(&*backends.store, &served).await;
 
     let (stop, stopped) = watch::channel(false);
     let scheduling = tokio::spawn(scheduler::run(

@@ -272,13 +272,18 @@ async fn first_model(
     let answer = request.send().await.map_err(|error| {
         anyhow::anyhow!("no server answers at {base} ({}): name it with --url", http::cause(&error))
     })?;
-    let release = answer.headers().get("penstock-release").and_then(|value| value.to_str().ok()).map(str::to_owned);
-    if let Some(named) = named {
-        return Ok((named, release));
-    }
-    let models: Value = answer.json().await.with_context(|| format!("{base}/v1/models is no list: name a model"))?;
-    let first = models["data"][0]["id"].as_str().with_context(|| format!("{base} serves no model: name one"))?;
-    Ok((first.to_owned(), release))
+    let models: Option<Value> = answer.json().await.ok();
+    let models = models.as_ref().and_then(|list| list["data"].as_array()).map_or(&[][..], Vec::as_slice);
+    let name = match named {
+        Some(name) => name,
+        None => {
+            let first = models.first().and_then(|model| model["id"].as_str());
+            first.with_context(|| format!("{base}/v1/models names no model: name one with --model"))?.to_owned()
+        }
+    };
+    // Penstock names the release of each; others name none.
+    let release = models.iter().find(|model| model["id"] == name.as_str()).and_then(|model| model["release"].as_str());
+    Ok((name, release.map(str::to_owned)))
 }
 
 async fn measure(target: &Target, row: u32, arrival: Arrival, requests: usize) -> Row {
