@@ -50,6 +50,8 @@ const DEFAULT_LIMIT: u64 = 256;
 const DEFAULT_PREFETCH: u16 = 16;
 /// See [`RabbitOptions::silence`].
 const DEFAULT_SILENCE: Duration = Duration::from_secs(10);
+/// See [`RabbitOptions::leaderless`].
+const DEFAULT_LEADERLESS: Duration = Duration::from_secs(30);
 /// The deadline of a publish.
 const CONFIRM_WITHIN: Duration = Duration::from_secs(2);
 /// What of it is kept for the answer's own way.
@@ -74,6 +76,9 @@ pub struct RabbitOptions {
     pub prefetch: u16,
     /// A consumer that gets nothing for this long while messages are ready is opened anew; default 10 s.
     pub silence: Duration,
+    /// A queue whose declarations stay unanswered for this long on a live connection has lost its leader for good, as one
+    /// may whose broker crashed while it was made: it is deleted, made anew, and refills from the store; default 30 s.
+    pub leaderless: Duration,
 }
 
 impl RabbitOptions {
@@ -85,6 +90,7 @@ impl RabbitOptions {
             prefix: "penstock".into(),
             prefetch: DEFAULT_PREFETCH,
             silence: DEFAULT_SILENCE,
+            leaderless: DEFAULT_LEADERLESS,
         }
     }
 }
@@ -98,6 +104,7 @@ impl std::fmt::Debug for RabbitOptions {
             .field("prefix", &self.prefix)
             .field("prefetch", &self.prefetch)
             .field("silence", &self.silence)
+            .field("leaderless", &self.leaderless)
             .finish()
     }
 }
@@ -160,7 +167,7 @@ impl RabbitQueue {
     /// [`RabbitOpenError`] when waiting cannot help: the URL or an option is wrong, or the broker refuses us.
     pub async fn connect(options: RabbitOptions) -> Result<Self, RabbitOpenError> {
         let uri = checked(&options)?;
-        let topology = Arc::new(Topology { prefix: options.prefix, limit: options.limit });
+        let topology = Arc::new(Topology::new(options.prefix, options.limit, options.leaderless));
         let counters = Arc::new(Counters::default());
         let (requests, receiver) = mpsc::channel(MOST_REQUESTS);
         let (publisher_health, publisher_up) = watch::channel(Health::Starting);
@@ -362,6 +369,6 @@ impl Queue for RabbitQueue {
     }
 
     fn limit(&self) -> u64 {
-        self.topology.limit
+        self.topology.limit()
     }
 }

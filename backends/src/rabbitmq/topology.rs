@@ -1,10 +1,11 @@
 //! What the broker holds for us: one quorum queue per release and class, and one dead-letter exchange with its queue.
 
-use std::sync::Arc;
-use std::time::Duration;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex as StdMutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use contract::QueueId;
-use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions};
+use lapin::options::{ExchangeDeclareOptions, QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions};
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable, LongString};
 use lapin::{Channel, Connection, ErrorKind, ExchangeKind};
@@ -20,6 +21,9 @@ const DELIVERY_LIMIT: i64 = 2_000_000_000;
 const DEAD_KEPT: i64 = 10_000;
 /// A declaration takes under a millisecond; a broker that has no leader for the queue does not answer at all.
 const DECLARE_WITHIN: Duration = Duration::from_secs(2);
+
+/// The broker itself tries for five seconds to do it in good order.
+const DELETE_WITHIN: Duration = Duration::from_secs(15);
 
 /// A queue or exchange could not be declared.
 #[derive(Debug, thiserror::Error)]
@@ -72,10 +76,38 @@ pub(super) struct Topology {
     /// What all names begin with.
     pub(super) prefix: String,
     /// Most ready messages per queue.
-    pub(super) limit: u64,
+    limit: u64,
+    /// How long a queue may leave declarations unanswered.
+    leaderless: Duration,
+    /// Queues that left the last one unanswered, and since when they do.
+    unanswered: StdMutex<HashMap<String, Instant>>,
 }
 
 impl Topology {
+    pub(super) fn new(prefix: String, limit: u64, leaderless: Duration) -> Self {
+        Self { prefix, limit, leaderless, unanswered: StdMutex::default() }
+    }
+
+    /// Most ready messages per queue.
+    pub(super) fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    fn unanswered(&self) -> MutexGuard<'_, HashMap<String, Instant>> {
+        self.unanswered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that a declaration was not answered; true when none was for so long that the queue is beyond help.
+    fn is_leaderless(&self, name: &str) -> bool {
+        let mut unanswered = self.unanswered();
+        let since = *unanswered.entry(name.to_owned()).or_insert_with(Instant::now);
+        let is_leaderless = since.elapsed() >= self.leaderless;
+        if is_leaderless {
+            unanswered.remove(name);
+        }
+        is_leaderless
+    }
+
     /// `penstock.<fingerprint12>.<class>`.
     pub(super) fn queue(&self, id: &QueueId) -> String {
         format!("{}.{}.{}", self.prefix, id.release.short(), id.class)
@@ -151,10 +183,28 @@ impl Declarer {
     /// Makes the queue unless it is there, and answers how many messages are ready in it. Declaring costs the broker
     /// what asking would, and unlike asking it mends.
     pub(super) async fn declare(&self, name: &str) -> Result<u64, DeclareError> {
-        match timeout(DECLARE_WITHIN, self.declare_now(name)).await {
-            Ok(answer) => answer.map_err(|source| DeclareError::new(name, source)),
-            Err(_) => Err(DeclareError::Unanswered { name: name.to_owned() }),
+        if let Ok(answer) = timeout(DECLARE_WITHIN, self.declare_now(name)).await {
+            self.topology.unanswered().remove(name);
+            return answer.map_err(|source| DeclareError::new(name, source));
         }
+        if self.topology.is_leaderless(name) {
+            match timeout(DELETE_WITHIN, self.delete(name)).await {
+                Ok(Ok(())) => {
+                    tracing::error!(queue = name, "a queue without a leader is deleted; it refills from the store");
+                }
+                Ok(Err(err)) => {
+                    let error = &err as &dyn std::error::Error;
+                    tracing::error!(queue = name, error, "a queue without a leader could not be deleted");
+                }
+                Err(_) => tracing::error!(queue = name, "the broker does not delete a queue without a leader"),
+            }
+        }
+        Err(DeclareError::Unanswered { name: name.to_owned() })
+    }
+
+    async fn delete(&self, name: &str) -> Result<(), lapin::Error> {
+        let channel = self.connection.create_channel().await?;
+        channel.queue_delete(name.into(), QueueDeleteOptions::default()).await.map(|_| ())
     }
 
     async fn declare_now(&self, name: &str) -> Result<u64, lapin::Error> {
@@ -179,7 +229,7 @@ mod tests {
 
     #[test]
     fn the_default_prefix_gives_the_names_that_queue_ids_show() {
-        let topology = Topology { prefix: "penstock".into(), limit: 256 };
+        let topology = Topology::new("penstock".into(), 256, Duration::from_secs(30));
         let id = QueueId { release: Fingerprint("abcdef0123456789".repeat(4)), class: Class::Interactive };
         assert_eq!(topology.queue(&id), "penstock.abcdef012345.interactive");
         assert_eq!(topology.queue(&id), id.to_string());

@@ -79,6 +79,14 @@ impl Rabbit {
         ids
     }
 
+    /// Whether the broker has the queue.
+    async fn has_queue(&self, id: &QueueId) -> bool {
+        // The broker closes the channel of one who asks for what is not there.
+        let channel = self.connection.create_channel().await.unwrap();
+        let passive = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
+        channel.queue_declare(self.name(id).into(), passive, FieldTable::default()).await.is_ok()
+    }
+
     pub async fn delete_queue(&self, id: &QueueId) {
         self.client.queue_delete(self.name(id).into(), QueueDeleteOptions::default()).await.unwrap();
     }

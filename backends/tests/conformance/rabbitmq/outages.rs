@@ -100,6 +100,34 @@ async fn a_silent_broker_is_noticed() {
     rabbit.clean().await;
 }
 
+/// A queue without a leader answers nothing, as here one that takes longer than a declaration may.
+#[tokio::test]
+async fn a_queue_that_answers_no_declaration_is_made_anew() {
+    let (proxy, url) = Proxy::before(&url()).await;
+    let rabbit = Rabbit::with(|options| {
+        options.url = format!("{url}?heartbeat=30");
+        options.leaderless = Duration::from_secs(1);
+    })
+    .await;
+    let queue = &rabbit.queue;
+    assert_eq!(queue.publish(&wakes(&named("aa"), 3)).await, [Published::Confirmed; 3]);
+    proxy.slow(Duration::from_millis(1_200));
+    becomes("unanswered", async || queue.ready(&named("aa")).await.is_err()).await;
+    proxy.open();
+    // One unanswered declaration is no reason.
+    assert_eq!(queue.ready(&named("aa")).await.unwrap(), 3);
+    proxy.slow(Duration::from_millis(1_200));
+    becomes("unanswered for long", async || queue.ready(&named("aa")).await.is_err()).await;
+    becomes("deleted", async || queue.ready(&named("aa")).await.is_err() && !rabbit.has_queue(&named("aa")).await)
+        .await;
+    proxy.open();
+    assert_eq!(queue.ready(&named("aa")).await.unwrap(), 0);
+    let wakes = wakes(&named("aa"), 1);
+    becomes("publishing", async || queue.publish(&wakes).await == [Published::Confirmed]).await;
+    assert_eq!(drain(queue, &named("aa"), 1).await, [wakes[0].1]);
+    rabbit.clean().await;
+}
+
 /// A broker of the test's own, gone with it.
 struct OwnBroker {
     folder: PathBuf,

@@ -1,6 +1,7 @@
-//! A way to the broker that a test can cut, or let go silent.
+//! A way to the broker that a test can cut, slow down, or let go silent.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -11,6 +12,8 @@ enum Way {
     Open,
     /// Bytes stay where they are, and nobody is told.
     Silent,
+    /// Each piece of data is held back for so long.
+    Slow(Duration),
     /// What is connected is cut, and newcomers too.
     Cut,
 }
@@ -39,6 +42,10 @@ impl Proxy {
         self.way.send_replace(Way::Silent);
     }
 
+    pub fn slow(&self, delay: Duration) {
+        self.way.send_replace(Way::Slow(delay));
+    }
+
     pub fn open(&self) {
         self.way.send_replace(Way::Open);
     }
@@ -64,7 +71,11 @@ async fn carry(client: TcpStream, to: Arc<str>, mut ways: watch::Receiver<Way>) 
 async fn copy(mut from: impl AsyncReadExt + Unpin, mut to: impl AsyncWriteExt + Unpin, mut ways: watch::Receiver<Way>) {
     let mut bytes = [0; 16_384];
     while let Ok(n_bytes @ 1..) = from.read(&mut bytes).await {
-        if ways.wait_for(|way| *way == Way::Open).await.is_err() || to.write_all(&bytes[..n_bytes]).await.is_err() {
+        let way = ways.wait_for(|way| matches!(way, Way::Open | Way::Slow(_))).await.map(|way| *way);
+        if let Ok(Way::Slow(delay)) = way {
+            tokio::time::sleep(delay).await;
+        }
+        if way.is_err() || to.write_all(&bytes[..n_bytes]).await.is_err() {
             return;
         }
     }
