@@ -12,6 +12,7 @@ pub mod postgres;
 pub mod rabbitmq;
 pub mod redis_bus;
 pub mod sqlite;
+mod transition;
 
 pub use memory_bus::InProcessBus;
 pub use memory_queue::InProcessQueue;

@@ -2,50 +2,20 @@
 //! events, counters and successors of sequences in one statement or two, in the same transaction.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::hash::{BuildHasher, RandomState};
 
 use contract::{
-    Budgets, ErrorCode, JobError, JobId, JobState, Lease, Life, RecordLocation, Timestamp, Transition, Usage,
-    transition,
+    Budgets, ErrorCode, JobError, JobId, JobState, Lease, Life, RecordLocation, Transition, Usage, transition,
 };
-use serde_json::{Value, json};
+use serde_json::Value;
 use sqlx::postgres::PgRow;
 use uuid::Uuid;
+
+use crate::transition::{Change, EndedAttempt, backoff_ms, event_kind, usage_after};
 
 use super::db::{Tx, answer};
 use super::fault::Fault;
 use super::lock_sequences;
 use super::row::{JobRow, at, attempt, column, json as parse, of_job, time, to_json};
-
-/// Entries of a job's history that are kept; older ones go.
-const HISTORY: usize = 32;
-/// Longest wait after the first transient failure; it doubles with each one more.
-const BACKOFF_BASE_MS: u64 = 1_000;
-/// No wait is longer.
-const BACKOFF_CAP_MS: u64 = 60_000;
-
-/// What comes with a transition.
-pub(super) struct Change<'a> {
-    /// What happens to the job.
-    pub(super) transition: Transition,
-    /// Why, where an error says it.
-    pub(super) error: Option<&'a JobError>,
-    /// Tokens the attempt used, if the transition tells.
-    pub(super) usage: Option<Usage>,
-    /// The result.
-    pub(super) record: Option<&'a RecordLocation>,
-    /// When the first token came.
-    pub(super) first_token_at: Option<i64>,
-    /// How long a job that is handed back waits.
-    pub(super) delay_ms: i64,
-}
-
-impl Change<'_> {
-    /// A transition that brings nothing along.
-    pub(super) fn bare(transition: Transition) -> Self {
-        Self { transition, error: None, usage: None, record: None, first_token_at: None, delay_ms: 0 }
-    }
-}
 
 /// A change that was decided and is yet to be written.
 struct Decided {
@@ -249,36 +219,17 @@ fn decide(row: &JobRow, now: i64, change: &Change<'_>) -> Result<Option<Decided>
     });
     Ok(Some(Decided {
         next,
-        kind: kind(change.transition, next),
+        kind: event_kind(change.transition, next),
         wait_ms,
         inline,
         reference,
         error: error_text,
         history: history(row, now, next, change.transition, error)?,
-        // A result has the tokens of the attempt that gave it; any other end, those of all attempts.
-        usage: match change.usage {
-            Some(usage) if next.state == JobState::Succeeded => usage,
-            Some(usage) => sum(row.usage, usage),
-            None => row.usage,
-        },
+        usage: usage_after(row.usage, change.usage, next),
         usage_attempt: change.usage.map(|_| attempt(row.life.attempt)),
         first_token_at: change.first_token_at,
         before: row.clone(),
     }))
-}
-
-/// The name of the event.
-fn kind(transition: Transition, next: Life) -> &'static str {
-    match transition {
-        Transition::Leased => "leased",
-        Transition::Succeeded => "succeeded",
-        Transition::FailedForNow if next.state == JobState::Queued => "retried",
-        Transition::FailedForNow | Transition::FailedForGood => "failed",
-        Transition::WorkerLost { .. } => "lost",
-        Transition::HandedBack => "handed_back",
-        Transition::CancelAsked => "cancelled",
-        Transition::DeadlinePassed => "expired",
-    }
 }
 
 /// The job's history with the attempt that ends now; `None` when it stays as it is: no attempt ends, or it ends with a
@@ -294,39 +245,14 @@ fn history(
         return Ok(None);
     }
     let mut entries: Vec<Value> = parse("history", &row.history)?;
-    let why = match (transition, error) {
-        (Transition::WorkerLost { .. }, _) => "worker_lost".to_owned(),
-        (Transition::HandedBack, _) => "handed_back".to_owned(),
-        (Transition::CancelAsked, _) => "cancelled".to_owned(),
-        (Transition::DeadlinePassed, _) => "expired".to_owned(),
-        (_, Some(error)) => error.to_string(),
-        (_, None) => "failed".to_owned(),
+    let ended = EndedAttempt {
+        attempt: row.life.attempt,
+        worker: row.worker.as_deref(),
+        started_at: row.started_at,
+        ended_at: now,
+        transition,
+        error,
     };
-    entries.push(json!({
-        "attempt": row.life.attempt,
-        "worker": row.worker,
-        "started_at": row.started_at.map(|at| Timestamp(at).rfc3339()),
-        "ended_at": Timestamp(now).rfc3339(),
-        "why": why,
-    }));
-    let surplus = entries.len().saturating_sub(HISTORY);
-    entries.drain(..surplus);
+    ended.enter(&mut entries);
     to_json("the history", &entries).map(Some)
-}
-
-/// Full jitter: anything from nothing to a bound that doubles with each failure.
-fn backoff_ms(errors: u32) -> i64 {
-    let bound = BACKOFF_BASE_MS.saturating_mul(1 << errors.saturating_sub(1).min(16)).min(BACKOFF_CAP_MS);
-    // The standard library's own random keys: spread is all that is needed here.
-    let draw = RandomState::new().hash_one(errors) % (bound + 1);
-    i64::try_from(draw).unwrap_or(0)
-}
-
-/// Tokens of two attempts together.
-fn sum(a: Usage, b: Usage) -> Usage {
-    Usage {
-        prompt_tokens: a.prompt_tokens.saturating_add(b.prompt_tokens),
-        cached_tokens: a.cached_tokens.saturating_add(b.cached_tokens),
-        output_tokens: a.output_tokens.saturating_add(b.output_tokens),
-    }
 }

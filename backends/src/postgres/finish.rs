@@ -8,7 +8,9 @@ use contract::{
     CancelAnswer, JobError, JobId, JobState, Lease, LeaseLost, Outcome, StoreError, TenantId, Transition, Usage,
 };
 
-use super::change::{Busy, Change, Rows};
+use crate::transition::Change;
+
+use super::change::{Busy, Rows};
 use super::db::{Db, Tx, Write, answer};
 use super::fault::Fault;
 use super::group::Grouped;

@@ -5,8 +5,10 @@ use std::collections::BTreeSet;
 use async_trait::async_trait;
 use contract::{JobId, JobState, Reaped, Transition};
 
+use crate::transition::Change;
+
 use super::KEY_LIFE_MS;
-use super::change::{Busy, Change, Rows};
+use super::change::{Busy, Rows};
 use super::db::{Tx, Write, answer};
 use super::fault::Fault;
 use super::row::column;

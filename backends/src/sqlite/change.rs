@@ -1,46 +1,14 @@
 //! One way for a job to leave a state: decide by the contract's state machine, write under the guard, and with it the
 //! event, the history, the counters and the successor of a sequence, all in the same transaction.
 
-use std::hash::{BuildHasher, RandomState};
+use contract::{Budgets, ErrorCode, JobError, JobState, Life, RecordLocation, Transition, transition};
+use serde_json::Value;
 
-use contract::{
-    Budgets, ErrorCode, JobError, JobState, Life, RecordLocation, Timestamp, Transition, Usage, transition,
-};
-use serde_json::{Value, json};
+use crate::transition::{Change, EndedAttempt, backoff_ms, event_kind, usage_after};
 
 use super::fault::Fault;
 use super::row::{Counters, JobRow, error_json, json as parse, of_job, to_json};
 use super::writer::Tx;
-
-/// Entries of a job's history that are kept; older ones go.
-const HISTORY: usize = 32;
-/// Longest wait after the first transient failure; it doubles with each one more.
-const BACKOFF_BASE_MS: u64 = 1_000;
-/// No wait is longer.
-const BACKOFF_CAP_MS: u64 = 60_000;
-
-/// What comes with a transition.
-pub(super) struct Change<'a> {
-    /// What happens to the job.
-    pub(super) transition: Transition,
-    /// Why, where an error says it.
-    pub(super) error: Option<&'a JobError>,
-    /// Tokens the attempt used, if the transition tells.
-    pub(super) usage: Option<Usage>,
-    /// The result.
-    pub(super) record: Option<&'a RecordLocation>,
-    /// When the first token came.
-    pub(super) first_token_at: Option<i64>,
-    /// How long a job that is handed back waits.
-    pub(super) delay_ms: i64,
-}
-
-impl Change<'_> {
-    /// A transition that brings nothing along.
-    pub(super) fn bare(transition: Transition) -> Self {
-        Self { transition, error: None, usage: None, record: None, first_token_at: None, delay_ms: 0 }
-    }
-}
 
 /// Takes a queued or running job through a transition. `None` when its state does not allow it: nothing was written.
 pub(super) async fn change(tx: &mut Tx<'_>, row: &JobRow, change: &Change<'_>) -> Result<Option<Life>, Fault> {
@@ -80,19 +48,9 @@ pub(super) async fn change(tx: &mut Tx<'_>, row: &JobRow, change: &Change<'_>) -
 
 /// Writes the event of a transition that has just been written.
 pub(super) async fn event(tx: &mut Tx<'_>, row: &JobRow, transition: Transition, next: Life) -> Result<(), Fault> {
-    let kind = match transition {
-        Transition::Leased => "leased",
-        Transition::Succeeded => "succeeded",
-        Transition::FailedForNow if next.state == JobState::Queued => "retried",
-        Transition::FailedForNow | Transition::FailedForGood => "failed",
-        Transition::WorkerLost { .. } => "lost",
-        Transition::HandedBack => "handed_back",
-        Transition::CancelAsked => "cancelled",
-        Transition::DeadlinePassed => "expired",
-    };
     sqlx::query(include_str!("sql/event.sql"))
         .bind(row.id.0)
-        .bind(kind)
+        .bind(event_kind(transition, next))
         .bind(next.state.as_str())
         .bind(i64::from(next.attempt))
         .bind(row.worker.as_deref())
@@ -116,12 +74,7 @@ async fn end(
         Some(RecordLocation::Staged(key)) => (None, Some(key.clone())),
         Some(RecordLocation::Archived(place)) => (None, Some(place.to_string())),
     };
-    // A result has the tokens of the attempt that gave it; any other end, those of all attempts.
-    let usage = match change.usage {
-        Some(usage) if next.state == JobState::Succeeded => usage,
-        Some(usage) => sum(row.usage, usage),
-        None => row.usage,
-    };
+    let usage = usage_after(row.usage, change.usage, next);
     let done = sqlx::query(include_str!("sql/end.sql"))
         .bind(row.seq)
         .bind(i64::from(row.life.attempt))
@@ -196,54 +149,14 @@ fn history(row: &JobRow, now: i64, next: Life, change: &Change<'_>, error: Optio
         return Ok(row.history.clone());
     }
     let mut entries: Vec<Value> = parse("history", &row.history)?;
-    let why = match (change.transition, error) {
-        (Transition::WorkerLost { .. }, _) => "worker_lost".to_owned(),
-        (Transition::HandedBack, _) => "handed_back".to_owned(),
-        (Transition::CancelAsked, _) => "cancelled".to_owned(),
-        (Transition::DeadlinePassed, _) => "expired".to_owned(),
-        (_, Some(error)) => error.to_string(),
-        (_, None) => "failed".to_owned(),
+    let ended = EndedAttempt {
+        attempt: row.life.attempt,
+        worker: row.worker.as_deref(),
+        started_at: row.started_at,
+        ended_at: now,
+        transition: change.transition,
+        error,
     };
-    entries.push(json!({
-        "attempt": row.life.attempt,
-        "worker": row.worker,
-        "started_at": row.started_at.map(|at| Timestamp(at).rfc3339()),
-        "ended_at": Timestamp(now).rfc3339(),
-        "why": why,
-    }));
-    let surplus = entries.len().saturating_sub(HISTORY);
-    entries.drain(..surplus);
+    ended.enter(&mut entries);
     to_json("the history", &entries)
-}
-
-/// Full jitter: anything from nothing to a bound that doubles with each failure.
-fn backoff_ms(errors: u32) -> i64 {
-    let bound = BACKOFF_BASE_MS.saturating_mul(1 << errors.saturating_sub(1).min(16)).min(BACKOFF_CAP_MS);
-    // The standard library's own random keys: spread is all that is needed here.
-    let draw = RandomState::new().hash_one(errors) % (bound + 1);
-    i64::try_from(draw).unwrap_or(0)
-}
-
-/// Tokens of two attempts together.
-fn sum(a: Usage, b: Usage) -> Usage {
-    Usage {
-        prompt_tokens: a.prompt_tokens.saturating_add(b.prompt_tokens),
-        cached_tokens: a.cached_tokens.saturating_add(b.cached_tokens),
-        output_tokens: a.output_tokens.saturating_add(b.output_tokens),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn waits_double_and_stay_under_a_minute() {
-        for (errors, bound) in [(1, 1_000), (2, 2_000), (3, 4_000), (7, 60_000), (u32::MAX, 60_000)] {
-            let draws: Vec<i64> = (0..200).map(|_| backoff_ms(errors)).collect();
-            assert!(draws.iter().all(|&ms| (0..=bound).contains(&ms)), "{errors}: {draws:?}");
-            // Full jitter: the lower half is drawn as well as the upper one.
-            assert!(draws.iter().any(|&ms| ms < bound / 2) && draws.iter().any(|&ms| ms > bound / 2), "{errors}");
-        }
-    }
 }

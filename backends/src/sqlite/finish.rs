@@ -3,7 +3,9 @@
 use async_trait::async_trait;
 use contract::{CancelAnswer, JobError, JobId, JobState, Lease, LeaseLost, Outcome, TenantId, Transition, Usage};
 
-use super::change::{Change, change};
+use crate::transition::Change;
+
+use super::change::change;
 use super::fault::Fault;
 use super::lease::held;
 use super::row::{JobRow, column, load, number, word};

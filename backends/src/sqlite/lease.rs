@@ -4,7 +4,9 @@ use async_trait::async_trait;
 use contract::{Budgets, JobState, Lease, Leased, Request, TenantId, Transition, Wake, WorkerId, transition};
 use std::time::Duration;
 
-use super::change::{Change, change, event};
+use crate::transition::Change;
+
+use super::change::{change, event};
 use super::fault::Fault;
 use super::millis;
 use super::row::{JobRow, column, json, load, of_job};

@@ -6,8 +6,10 @@ use async_trait::async_trait;
 use contract::{JobId, JobState, Reaped, Transition};
 use sqlx::sqlite::SqliteRow;
 
+use crate::transition::Change;
+
 use super::KEY_LIFE_MS;
-use super::change::{Change, change};
+use super::change::change;
 use super::fault::Fault;
 use super::row::{JobRow, column, load};
 use super::writer::{Tx, Write};
