@@ -140,24 +140,22 @@ async fn a_job_that_kills_its_worker_fails_alone_among_sixty_four() {
     };
     assert_eq!((&failed["status"], &failed["error"]["code"]), (&json!("failed"), &json!("quarantined")), "{failed}");
     assert!(deaths >= 3, "{failed}");
-    assert_eq!(failed["losses"], deaths, "{failed}");
-    let mut losses = BTreeMap::new();
+    // A death that proved nothing leaves the count where the next run is alone.
+    assert_eq!(failed["losses"], 3, "{failed}");
+    let mut losses: BTreeMap<u64, usize> = BTreeMap::new();
     for id in &ids {
         let ended = client.finished(id, PATIENCE).await;
         assert_eq!(ended["status"], "succeeded", "{ended}");
-        losses.entry(ended["losses"].as_u64().unwrap()).or_insert_with(Vec::new).push(ended);
+        *losses.entry(ended["losses"].as_u64().unwrap()).or_default() += 1;
     }
-    let counts: BTreeMap<u64, usize> = losses.iter().map(|(n_losses, jobs)| (*n_losses, jobs.len())).collect();
     println!(
-        "{deaths} workers died; all ended {:.1} s after the first started; the others by losses: {counts:?}",
+        "{deaths} workers died; all ended {:.1} s after the first started; the others by losses: {losses:?}",
         begin.elapsed().as_secs_f64()
     );
-    assert!(!losses.contains_key(&0), "not all ran together at first: {counts:?}");
-    // Eight at most run together after a loss, and whoever has lost two runs alone; beside them die only those that were
-    // done and not yet committed.
-    for (n_losses, jobs) in losses.range(2..) {
-        assert!(*n_losses <= 3 && jobs.len() < 16, "innocent jobs by losses: {counts:?}; one is {}", jobs[0]);
-    }
+    assert!(!losses.contains_key(&0), "not all ran together at first: {losses:?}");
+    // Whoever has lost two runs alone, so that no innocent job can lose three. How many lose a second one is printed and
+    // not bounded: beside the seven that run with it die those that were done and not yet committed.
+    assert!(losses.keys().all(|n_losses| *n_losses <= 2), "innocent jobs by losses: {losses:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
