@@ -4,8 +4,10 @@
 
 use std::collections::HashMap;
 use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use contract::{JobId, Lease};
+use tokio::sync::Notify;
 
 use crate::engine::sequence::DropMark;
 
@@ -16,9 +18,12 @@ enum Phase {
     Leasing,
     /// Leased: being prepared, or in the engine.
     Running,
-    /// Out of the engine, its commit not answered yet.
-    Committing,
+    /// Out of the engine since then, its commit not answered yet.
+    Committing(Instant),
 }
+
+/// A commit that takes longer waits for a service that is away, and nothing waits for it.
+const COMMITS_WITHIN: Duration = Duration::from_secs(2);
 
 #[derive(Debug)]
 struct Entry {
@@ -30,6 +35,7 @@ struct Entry {
 #[derive(Debug, Default)]
 pub struct Live {
     entries: Mutex<HashMap<Lease, Entry>>,
+    left: Notify,
 }
 
 impl Live {
@@ -58,7 +64,7 @@ impl Live {
 
     /// It left the engine: its room is free, its lease still needed.
     pub fn committing(&self, lease: Lease) {
-        self.set_phase(lease, Phase::Committing);
+        self.set_phase(lease, Phase::Committing(Instant::now()));
     }
 
     fn set_phase(&self, lease: Lease, phase: Phase) {
@@ -70,12 +76,13 @@ impl Live {
     /// It is over.
     pub fn leave(&self, lease: Lease) {
         self.lock().remove(&lease);
+        self.left.notify_one();
     }
 
     /// Marks every attempt of a job: it was cancelled, or has ended elsewhere.
     pub fn mark_job(&self, job: JobId) {
         for (lease, entry) in self.lock().iter() {
-            if lease.job == job && entry.phase != Phase::Committing {
+            if lease.job == job && !matches!(entry.phase, Phase::Committing(_)) {
                 entry.mark.set();
             }
         }
@@ -101,7 +108,21 @@ impl Live {
 
     /// Jobs that take room in the engine, or are about to.
     pub fn n_active(&self) -> usize {
-        self.lock().values().filter(|entry| entry.phase != Phase::Committing).count()
+        self.lock().values().filter(|entry| !matches!(entry.phase, Phase::Committing(_))).count()
+    }
+
+    /// Jobs that would be lost with this worker, but for those whose commits wait for a service that is away.
+    pub fn n_held(&self) -> usize {
+        let is_soon_over = |entry: &&Entry| match entry.phase {
+            Phase::Leasing | Phase::Running => true,
+            Phase::Committing(since) => since.elapsed() < COMMITS_WITHIN,
+        };
+        self.lock().values().filter(is_soon_over).count()
+    }
+
+    /// Waits until some job is held no more. Told to one waiter, also to one that comes later.
+    pub async fn left(&self) {
+        self.left.notified().await;
     }
 
     /// Whether nothing is held at all.
@@ -135,7 +156,7 @@ mod tests {
         assert!(live.enter(lease).is_none(), "a duplicate wake-up leaves the running job's entry alone");
         assert_eq!(live.n_active(), 1);
         live.committing(lease);
-        assert_eq!((live.n_active(), live.leases().len()), (0, 1));
+        assert_eq!((live.n_active(), live.n_held(), live.leases().len()), (0, 1, 1));
         live.mark_job(lease.job);
         assert!(!mark.is_set(), "the commit decides now, not the mark");
         live.leave(lease);

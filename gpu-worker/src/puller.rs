@@ -111,10 +111,12 @@ impl Puller {
             // Suspects hold entries in the live map, but no room in the engine.
             self.retire_unwanted(&mut suspects);
             let active = self.live.n_active().saturating_sub(suspects.len());
-            isolated &= active > 0;
+            // What is done and not committed would be lost with a suspect's worker: it is not alone until then.
+            let held = self.live.n_held().saturating_sub(suspects.len());
+            isolated &= held > 0;
             let takes =
                 suspects.is_empty() && !isolated && active < self.capacity && self.status.is_progressing(PATIENCE);
-            if !suspects.is_empty() && active == 0 {
+            if !suspects.is_empty() && held == 0 {
                 isolated = true;
                 self.start_cohort(&mut suspects).await;
             } else if takes {
@@ -146,6 +148,7 @@ impl Puller {
                     }
                 },
                 () = self.room.notified() => {}
+                () = self.live.left(), if isolated || !suspects.is_empty() => {}
                 _ = self.draining.changed() => {}
                 () = tokio::time::sleep(POLL) => {}
             }
