@@ -272,6 +272,7 @@ async fn first_model(
     let answer = request.send().await.map_err(|error| {
         anyhow::anyhow!("no server answers at {base} ({}): name it with --url", http::cause(&error))
     })?;
+    // A server without this list can be measured all the same, if the model is named.
     let models: Option<Value> = answer.json().await.ok();
     let models = models.as_ref().and_then(|list| list["data"].as_array()).map_or(&[][..], Vec::as_slice);
     let name = match named {
@@ -326,7 +327,10 @@ fn show(report: &Report) -> anyhow::Result<()> {
         conditions.url,
         conditions.route,
         conditions.model,
-        conditions.release.as_deref().map_or("no release named", |release| &release[..release.len().min(12)]),
+        conditions
+            .release
+            .as_deref()
+            .map_or("no release named".to_owned(), |release| release.chars().take(12).collect()),
         conditions.prompt_words,
         conditions.output_tokens,
         conditions.requests,
