@@ -3,8 +3,12 @@
 //! The short way, for jobs without keys, batch lines and sequences while there is room: write the rows, then take the
 //! room if all of it is there. If it is not, or a row exists already, the transaction is rolled back and the group goes
 //! the careful way: lock the counters first, look at what exists, decide job by job, write.
+//!
+//! While queues are full, a call is first held against the committed counters, beside the groups: a refusal waits for
+//! nobody's lock and no sync of the log.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
@@ -26,12 +30,77 @@ pub(super) struct Accept {
     db: Db,
     /// The last group met a full queue: the short way would only be walked for nothing.
     was_full: AtomicBool,
+    nearly_full: NearlyFull,
 }
 
 impl Accept {
-    pub(super) fn new(db: Db) -> Self {
-        Self { db, was_full: AtomicBool::new(false) }
+    pub(super) fn new(db: Db, nearly_full: NearlyFull) -> Self {
+        Self { db, was_full: AtomicBool::new(false), nearly_full }
     }
+}
+
+/// Whether a queue was full lately, so that a glance at the counters is worth a statement.
+#[derive(Clone, Default)]
+pub(super) struct NearlyFull(Arc<AtomicBool>);
+
+impl NearlyFull {
+    /// The refusals of a call that finds no room at all for any of its jobs; `None` if only a group can tell.
+    ///
+    /// # Errors
+    /// The counters could not be read.
+    pub(super) async fn refusals(&self, db: &Db, jobs: &[NewJob]) -> Result<Option<Answers>, StoreError> {
+        // A key may be in use, and then its job is the answer, room or not; lines have no bound.
+        let may_be_refused = |job: &NewJob| job.idempotency.is_none() && job.batch_line.is_none();
+        if !self.0.load(Ordering::Relaxed) || !jobs.iter().all(may_be_refused) {
+            return Ok(None);
+        }
+        let values = db.read(&Glance { jobs }).await?;
+        let mut is_nearly_full = false;
+        let mut refusals = Vec::with_capacity(jobs.len());
+        for job in jobs {
+            let value = values.get(&bounded_counter(job)).and_then(|value| u64::try_from(*value).ok()).unwrap_or(0);
+            // Not at the first free seat: at the bound, room comes and goes with every job that ends.
+            is_nearly_full |= value >= job.bound - job.bound / 8;
+            if value >= job.bound {
+                refusals.push(Err(Refused::QueueFull { queue: queue_of(job), bound: job.bound }));
+            }
+        }
+        if !is_nearly_full {
+            self.0.store(false, Ordering::Relaxed);
+        }
+        Ok((refusals.len() == jobs.len()).then_some(refusals))
+    }
+}
+
+/// The committed values of the bounded counters of some jobs that are in no batch; none if one of the jobs exists.
+struct Glance<'a> {
+    jobs: &'a [NewJob],
+}
+
+#[async_trait]
+impl Write for Glance<'_> {
+    type Answer = HashMap<String, i64>;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<HashMap<String, i64>, Fault> {
+        let names: BTreeSet<String> = self.jobs.iter().map(bounded_counter).collect();
+        let query = sqlx::query(include_str!("sql/glance.sql"))
+            .bind(names.into_iter().collect::<Vec<String>>())
+            .bind(self.jobs.iter().map(|job| job.id.0).collect::<Vec<Uuid>>());
+        let rows = answer(query.fetch_all(&mut *tx.conn)).await?;
+        rows.iter().map(|row| Ok((column(row, "name")?, column(row, "value")?))).collect()
+    }
+}
+
+fn queue_of(job: &NewJob) -> QueueId {
+    QueueId { release: job.release.clone(), class: job.class }
+}
+
+/// The counter that holds the bound of a job that is in no batch.
+fn bounded_counter(job: &NewJob) -> String {
+    let [queue, _tenant] = counters(&queue_of(job), job.tenant.as_str(), false)
+        .try_into()
+        .expect("a job that is no line is counted in its queue and its tenant");
+    queue
 }
 
 #[async_trait]
@@ -49,6 +118,9 @@ impl Grouped for Accept {
         let answers = self.db.transact(&group).await?;
         let is_full = answers.iter().any(|answer| matches!(answer, Err(Refused::QueueFull { .. })));
         self.was_full.store(is_full, Ordering::Relaxed);
+        if is_full {
+            self.nearly_full.0.store(true, Ordering::Relaxed);
+        }
         let mut answers = answers.into_iter();
         Ok(calls.iter().map(|call| Ok(answers.by_ref().take(call.len()).collect())).collect())
     }
@@ -196,7 +268,7 @@ impl Ledger {
         if let Some(known) = line.and_then(|line| self.known.lines.get(&line)) {
             return replay(*known);
         }
-        let queue = QueueId { release: job.release.clone(), class: job.class };
+        let queue = queue_of(job);
         let names = counters(&queue, job.tenant.as_str(), job.batch_line.is_some());
         if job.batch_line.is_none() && self.value(&names[0]) >= i64::try_from(job.bound).unwrap_or(i64::MAX) {
             return Err(Refused::QueueFull { queue, bound: job.bound });
@@ -237,8 +309,8 @@ fn sequence(job: &NewJob) -> Option<(String, String)> {
 fn claims(jobs: &[&NewJob]) -> (Vec<String>, Vec<i64>, Vec<i64>) {
     let mut claims: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     for job in jobs {
-        let queue = QueueId { release: job.release.clone(), class: job.class };
-        for (n, name) in counters(&queue, job.tenant.as_str(), job.batch_line.is_some()).into_iter().enumerate() {
+        for (n, name) in counters(&queue_of(job), job.tenant.as_str(), job.batch_line.is_some()).into_iter().enumerate()
+        {
             let is_bounded = n == 0 && job.batch_line.is_none();
             let bound = if is_bounded { i64::try_from(job.bound).unwrap_or(i64::MAX) } else { i64::MAX };
             let claim = claims.entry(name).or_insert((0, i64::MAX));

@@ -46,7 +46,7 @@ use uuid::Uuid;
 pub use self::db::{SESSION_SETTINGS, log_bytes};
 pub use self::migrate::{PostgresMigrateError, migrate};
 
-use self::accept::Accept;
+use self::accept::{Accept, NearlyFull};
 use self::db::{Db, Tx, answer};
 use self::fault::Fault;
 use self::finish::{Cancel, Endings, Finish, HandBack, Retry};
@@ -116,6 +116,7 @@ pub enum PostgresOpenError {
 /// The [`JobStore`] in a Postgres database.
 pub struct PostgresStore {
     db: Db,
+    nearly_full: NearlyFull,
     accepts: Group<Accept>,
     leases: Group<Leases>,
     renewals: Group<Renewals>,
@@ -148,8 +149,10 @@ impl PostgresStore {
         };
         tokio::time::timeout(CONNECT, first).await.map_err(|_| PostgresOpenError::Slow)??;
         let db = Db::new(session, options.max_connections.max(1), options.clock);
+        let nearly_full = NearlyFull::default();
         Ok(Self {
-            accepts: Group::start(Accept::new(db.clone())),
+            accepts: Group::start(Accept::new(db.clone(), nearly_full.clone())),
+            nearly_full,
             leases: Group::start(Leases(db.clone())),
             renewals: Group::start(Renewals(db.clone())),
             finishes: Group::start(Endings::new(db.clone())),
@@ -170,6 +173,9 @@ impl PostgresStore {
 #[async_trait]
 impl JobStore for PostgresStore {
     async fn accept(&self, jobs: &[NewJob]) -> Result<Vec<Result<Accepted, Refused>>, StoreError> {
+        if let Some(refusals) = self.nearly_full.refusals(&self.db, jobs).await? {
+            return Ok(refusals);
+        }
         self.accepts.ask(jobs.to_vec()).await
     }
 

@@ -73,6 +73,7 @@ on_every_store!(store_accept:
     bound_is_exact_under_concurrent_accepts,
     a_refused_job_leaves_nothing,
     a_bound_of_zero_refuses_all,
+    a_full_queue_still_answers_for_what_it_has_and_takes_what_fits_again,
     bounds_are_per_release_and_class,
     batch_lines_count_on_their_own,
     a_batch_line_is_accepted_once,

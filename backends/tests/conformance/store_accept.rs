@@ -78,6 +78,32 @@ pub async fn a_bound_of_zero_refuses_all(t: &mut dyn StoreUnderTest) {
     assert!(t.counters().await.is_empty());
 }
 
+pub async fn a_full_queue_still_answers_for_what_it_has_and_takes_what_fits_again(t: &mut dyn StoreUnderTest) {
+    let store = t.store();
+    let bounded = |job: NewJob| NewJob { bound: 3, ..job };
+    let keyed = accept(&*store, bounded(with_key("k", 1))).await;
+    let plain = bounded(job());
+    accept(&*store, plain.clone()).await;
+    let third = accept(&*store, bounded(job())).await;
+    for _ in 0..3 {
+        assert!(store.accept(&[bounded(job())]).await.unwrap()[0].is_err());
+    }
+    let again = accept(&*store, bounded(with_key("k", 1))).await;
+    assert_eq!((again.job, again.replayed), (keyed.job, true));
+    let again = accept(&*store, plain.clone()).await;
+    assert_eq!((again.job, again.replayed), (plain.id, true));
+    // A call is answered job by job: one of it is known, one is of another queue, one has no room.
+    let other = bounded(NewJob { class: Class::Interactive, ..job() });
+    let answers = store.accept(&[plain, other, bounded(job())]).await.unwrap();
+    assert_eq!(answers.iter().map(Result::is_ok).collect::<Vec<_>>(), [true, true, false]);
+
+    let lease = lease(&*store, third.job, 0, "w").await.unwrap().lease;
+    assert!(finish(&*store, lease, success()).await);
+    assert!(!accept(&*store, bounded(job())).await.replayed);
+    assert!(store.accept(&[bounded(job())]).await.unwrap()[0].is_err());
+    assert_eq!(t.counters().await[&format!("queue:{}:standard", release())], 3);
+}
+
 pub async fn bounds_are_per_release_and_class(t: &mut dyn StoreUnderTest) {
     let store = t.store();
     let one = || NewJob { bound: 1, ..job() };

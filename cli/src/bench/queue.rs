@@ -177,7 +177,9 @@ async fn measure(
         model: served.name.clone(),
         ends: Ends::listening(Arc::clone(&backends.bus)).await,
     };
-    bench.row(1, 50, 1).await; // connections, prepared statements, queues
+    // Connections, prepared statements, queues: as many as the widest row needs.
+    let widest = clients.iter().copied().max().unwrap_or(1);
+    bench.row(widest, widest * 4, 1).await;
     let store = backends::scheme(&urls.store).to_owned();
     let mut rows = Vec::new();
     let shapes = clients.iter().map(|clients| (*clients, 1)).chain((bulk > 0).then_some((BULK_CALLS, bulk)));

@@ -28,7 +28,7 @@ struct Query {
 }
 
 #[rustfmt::skip]
-const QUERIES: [Query; 23] = [
+const QUERIES: [Query; 24] = [
     query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "NULL"], ["jobs_waiting", "turns_pkey"]),
     query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "'acme'", "'queued'"], ["jobs_pkey"]),
     query!("wake_now", ["NULL", "'IDS'", "'queued'"], ["jobs_pkey"]),
@@ -43,6 +43,7 @@ const QUERIES: [Query; 23] = [
     query!("wake_successors", ["NULL", "'{acme}'", "'{s}'"], ["jobs_sequence", "jobs_pkey"]),
     query!("take_room", ["'{tenant:acme}'", "'{1}'", "'{9}'"], ["counters_pkey"]),
     query!("count", ["'{tenant:acme}'", "'{1}'"], ["counters_pkey"]),
+    query!("glance", ["'{tenant:acme}'", "'IDS'"], ["counters_pkey", "jobs_pkey"]),
     query!("find_existing", ["'IDS'", "'{}'", "'{}'"], ["jobs_pkey", "jobs_line"]),
     query!("find_keys", ["NULL", "'{acme}'", "'{k}'", "86400000"], ["idempotency_pkey"]),
     query!("busy_sequences", ["'{acme}'", "'{s}'"], ["jobs_sequence"]),
