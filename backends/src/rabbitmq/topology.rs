@@ -124,9 +124,10 @@ impl Topology {
         // Refused, not dropped: the default would delete the oldest message.
         arguments.insert("x-overflow".into(), text("reject-publish"));
         arguments.insert("x-delivery-limit".into(), long(DELIVERY_LIMIT));
+        // With the default strategy: a dead letter is for people to look at and may be lost. `at-least-once` costs a
+        // process for each queue, and where one is deleted while that starts, RabbitMQ 3.10 loses all of them, and with
+        // them every quorum queue of the node (`rabbit_fifo_dlx_sup`, seen with 3.10.8).
         arguments.insert("x-dead-letter-exchange".into(), text(&self.dead()));
-        // Known from 3.10 on; older brokers pass over it and may lose a dead letter.
-        arguments.insert("x-dead-letter-strategy".into(), text("at-least-once"));
         arguments
     }
 

@@ -38,6 +38,23 @@ pub fn wakes(queue: &QueueId, n: usize) -> Vec<(QueueId, Wake)> {
     (0..).take(n).map(wake).collect()
 }
 
+/// Publishes until everything is in its queue: a broker also refuses what reaches a queue that is just being made.
+pub async fn put(queue: &dyn Queue, wakes: &[(QueueId, Wake)]) {
+    let until = Instant::now() + PATIENCE;
+    let mut left = wakes.to_vec();
+    loop {
+        let answers = queue.publish(&left).await;
+        assert!(!answers.contains(&Published::Unknown), "the queue is away");
+        let mut answers = answers.into_iter();
+        left.retain(|_| answers.next() != Some(Published::Confirmed));
+        if left.is_empty() {
+            return;
+        }
+        assert!(Instant::now() < until, "{} are not let in", left.len());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
 /// Takes until there are `n`, and acknowledges each.
 pub async fn drain(queue: &dyn Queue, id: &QueueId, n: usize) -> Vec<Wake> {
     let mut drained = Vec::new();
@@ -155,7 +172,7 @@ pub async fn publishers_do_not_mix(UnderTest { queue, .. }: UnderTest<'_>) {
 }
 
 pub async fn queues_are_apart(UnderTest { queue, .. }: UnderTest<'_>) {
-    queue.publish(&wakes(&named("aa"), LIMIT)).await;
+    put(queue, &wakes(&named("aa"), LIMIT)).await;
     assert_eq!(queue.publish(&wakes(&named("bb"), 1)).await, [Published::Confirmed]);
     let bulk = QueueId { class: Class::Bulk, ..named("aa") };
     assert_eq!(queue.ready(&bulk).await.unwrap(), 0);
@@ -167,11 +184,11 @@ pub async fn queues_are_apart(UnderTest { queue, .. }: UnderTest<'_>) {
 
 pub async fn put_back_comes_before_what_nobody_fetched(UnderTest { queue, ahead, .. }: UnderTest<'_>) {
     let wakes = wakes(&named("aa"), LIMIT);
-    queue.publish(&wakes).await;
+    put(queue, &wakes).await;
     let first = next(queue, &named("aa")).await;
     assert_eq!(first.wake, wakes[0].1);
     // Its place was taken meanwhile; it is not lost for that.
-    queue.publish(&[(named("aa"), Wake { job: JobId::new(), attempt: 3 })]).await;
+    put(queue, &[(named("aa"), Wake { job: JobId::new(), attempt: 3 })]).await;
     queue.put_back(first).await;
     let drained = drain(queue, &named("aa"), LIMIT).await;
     let place = drained.iter().position(|wake| *wake == wakes[0].1).unwrap();
@@ -180,7 +197,7 @@ pub async fn put_back_comes_before_what_nobody_fetched(UnderTest { queue, ahead,
 
 pub async fn returns_never_use_a_wake_up(UnderTest { queue, .. }: UnderTest<'_>) {
     let wakes = wakes(&named("aa"), 1);
-    queue.publish(&wakes).await;
+    put(queue, &wakes).await;
     // Brokers have limits of 20 for what is delivered and not acknowledged.
     for _ in 0..50 {
         let delivery = next(queue, &named("aa")).await;
@@ -191,7 +208,7 @@ pub async fn returns_never_use_a_wake_up(UnderTest { queue, .. }: UnderTest<'_>)
 }
 
 pub async fn an_acknowledged_wake_is_gone(UnderTest { queue, .. }: UnderTest<'_>) {
-    queue.publish(&wakes(&named("aa"), 1)).await;
+    put(queue, &wakes(&named("aa"), 1)).await;
     drain(queue, &named("aa"), 1).await;
     stays_empty(queue, &named("aa")).await;
     queue.rest().await;
@@ -202,14 +219,14 @@ pub async fn an_acknowledged_wake_is_gone(UnderTest { queue, .. }: UnderTest<'_>
 pub async fn taking_never_waits(UnderTest { queue, .. }: UnderTest<'_>) {
     let take = async |max| timeout(Duration::from_millis(100), queue.take(&named("aa"), max)).await.unwrap().unwrap();
     assert!(take(10).await.is_empty());
-    queue.publish(&wakes(&named("aa"), 2)).await;
+    put(queue, &wakes(&named("aa"), 2)).await;
     assert!(take(0).await.is_empty());
     drain(queue, &named("aa"), 2).await;
     assert!(take(10).await.is_empty());
 }
 
 pub async fn take_gives_no_more_than_asked(UnderTest { queue, .. }: UnderTest<'_>) {
-    queue.publish(&wakes(&named("aa"), 4)).await;
+    put(queue, &wakes(&named("aa"), 4)).await;
     let mut n_taken = 0;
     while n_taken < 4 {
         let taken = queue.take(&named("aa"), 2).await.unwrap();
@@ -225,7 +242,7 @@ pub async fn take_gives_no_more_than_asked(UnderTest { queue, .. }: UnderTest<'_
 pub async fn tags_are_distinct(UnderTest { queue, .. }: UnderTest<'_>) {
     let mut tags = HashSet::new();
     for name in ["aa", "bb"] {
-        queue.publish(&wakes(&named(name), 4)).await;
+        put(queue, &wakes(&named(name), 4)).await;
         for _ in 0..4 {
             tags.insert(next(queue, &named(name)).await.tag);
         }
@@ -235,7 +252,7 @@ pub async fn tags_are_distinct(UnderTest { queue, .. }: UnderTest<'_>) {
 
 pub async fn rest_gives_back_what_was_fetched(UnderTest { queue, .. }: UnderTest<'_>) {
     let wakes = wakes(&named("aa"), 6);
-    queue.publish(&wakes).await;
+    put(queue, &wakes).await;
     let held = next(queue, &named("aa")).await;
     queue.rest().await;
     ready_becomes(queue, &named("aa"), 5).await;
@@ -252,7 +269,7 @@ pub async fn rest_gives_back_what_was_fetched(UnderTest { queue, .. }: UnderTest
 
 pub async fn resting_and_taking_lose_nothing(UnderTest { queue, .. }: UnderTest<'_>) {
     let wakes = wakes(&named("aa"), LIMIT);
-    queue.publish(&wakes).await;
+    put(queue, &wakes).await;
     let mut seen = HashSet::new();
     for _ in 0..2 * LIMIT {
         // Whatever is there at this moment, which may be nothing.

@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use tokio::time::{Instant, timeout};
 
-use crate::queue::{LIMIT, UnderTest, drain, named, next, ready_becomes, wakes};
+use crate::queue::{LIMIT, UnderTest, drain, named, next, put, ready_becomes, wakes};
 
 mod outages;
 mod proxy;
@@ -128,12 +128,9 @@ async fn a_message_says_what_the_design_says() {
     let name = format!("{}.{}.standard", rabbit.options.prefix, "aa".repeat(6));
     // Declaring again with the same arguments is allowed, with others it is not.
     let mut arguments = FieldTable::default();
-    for (key, value) in [
-        ("x-queue-type", "quorum"),
-        ("x-overflow", "reject-publish"),
-        ("x-dead-letter-exchange", &rabbit.dead()),
-        ("x-dead-letter-strategy", "at-least-once"),
-    ] {
+    for (key, value) in
+        [("x-queue-type", "quorum"), ("x-overflow", "reject-publish"), ("x-dead-letter-exchange", &rabbit.dead())]
+    {
         arguments.insert(key.into(), AMQPValue::LongString(value.into()));
     }
     arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(8));
@@ -153,11 +150,11 @@ async fn a_message_says_what_the_design_says() {
 async fn unreadable_messages_are_dead_lettered_at_first_sight() {
     let rabbit = Rabbit::fresh().await;
     let good = wakes(&named("aa"), 2);
-    rabbit.queue.publish(&good[..1]).await;
+    put(&rabbit.queue, &good[..1]).await;
     for bytes in [&b"not a wake-up"[..], br#"{"v":2,"job":"job_0193f0c0d0e07000800000000000abcd","attempt":0}"#, b""] {
         rabbit.publish_raw(&named("aa"), bytes).await;
     }
-    rabbit.queue.publish(&good[1..]).await;
+    put(&rabbit.queue, &good[1..]).await;
     assert_eq!(drain(&rabbit.queue, &named("aa"), 2).await, [good[0].1, good[1].1]);
     becomes("dead letters", async || rabbit.dead_letters().await == 3).await;
     assert_eq!(rabbit.queue.counts().unreadable, 3);
@@ -285,7 +282,7 @@ async fn a_silent_consumer_is_opened_again() {
     })
     .await;
     let wakes = wakes(&named("aa"), 10);
-    rabbit.queue.publish(&wakes).await;
+    put(&rabbit.queue, &wakes).await;
     // As many as are fetched ahead, and none is answered: the broker sends no more.
     for _ in 0..AHEAD {
         next(&rabbit.queue, &named("aa")).await;
@@ -301,14 +298,14 @@ async fn an_arrival_wakes_whoever_waits() {
     let queue = &rabbit.queue;
     assert!(queue.take(&named("aa"), 1).await.unwrap().is_empty());
     becomes("consuming", async || {
-        queue.publish(&wakes(&named("aa"), 1)).await;
+        put(queue, &wakes(&named("aa"), 1)).await;
         timeout(Duration::from_millis(500), queue.arrived()).await.is_ok()
     })
     .await;
     while !queue.take(&named("aa"), 10).await.unwrap().is_empty() {}
     for _ in 0..20 {
         let (came, ()) = tokio::join!(timeout(Duration::from_secs(2), queue.arrived()), async {
-            queue.publish(&wakes(&named("aa"), 1)).await;
+            put(queue, &wakes(&named("aa"), 1)).await;
         });
         came.expect("an arrival was not told");
         let deliveries = queue.take(&named("aa"), 10).await.unwrap();
@@ -325,7 +322,7 @@ async fn an_arrival_wakes_whoever_waits() {
         }
     };
     let (came, ()) = tokio::join!(timeout(Duration::from_secs(2), waiting), async {
-        queue.publish(&wakes(&named("aa"), 1)).await;
+        put(queue, &wakes(&named("aa"), 1)).await;
     });
     came.expect("an arrival was lost");
     rabbit.clean().await;
@@ -336,7 +333,7 @@ async fn a_resting_worker_leaves_everything_to_the_other() {
     let rabbit = Rabbit::fresh().await;
     let other = RabbitQueue::connect(rabbit.options.clone()).await.unwrap();
     let slice = wakes(&named("aa"), 6);
-    rabbit.queue.publish(&slice).await;
+    put(&rabbit.queue, &slice).await;
     let held = next(&rabbit.queue, &named("aa")).await;
     let since = Instant::now();
     rabbit.queue.rest().await;

