@@ -53,8 +53,9 @@ fn without_worker(cluster: &Cluster) -> (Api, Process) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_idle_worker_starts_every_job_at_once_while_another_is_full() {
-    const SEQUENCES: usize = 96;
-    const SHORT: usize = 50;
+    // So many that a step takes a while: 4,000 of them outlast all the short jobs, also on a busy machine.
+    const SEQUENCES: usize = 256;
+    const SHORT: usize = 30;
     let cluster =
         Cluster::new().await.with("PENSTOCK_ENGINE__MAX_SEQUENCES", SEQUENCES).with("PENSTOCK_ENGINE__THREADS", 1);
     let _full = cluster.worker();
