@@ -4,8 +4,8 @@
 //! room if all of it is there. If it is not, or a row exists already, the transaction is rolled back and the group goes
 //! the careful way: lock the counters first, look at what exists, decide job by job, write.
 //!
-//! While queues are full, a call is first held against the committed counters, beside the groups: a refusal waits for
-//! nobody's lock and no sync of the log.
+//! While queues are full, a call is first held against the committed counters, beside the groups: one that finds no
+//! room at all is refused without a wait for anybody's lock or a sync of the log. Keys and batch lines are for a group.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
