@@ -83,7 +83,8 @@ pub trait JobStore: Send + Sync {
     async fn get(&self, tenant: &TenantId, job: &JobId) -> Result<Option<Job>, StoreError>;
     /// A page of a tenant's jobs, newest first.
     async fn list(&self, tenant: &TenantId, filter: &Filter) -> Result<Page, StoreError>;
-    /// Takes or keeps the lead of singleton work for `ttl`; false while another holder has it.
+    /// Takes or keeps the lead of singleton work for `ttl`; false while another holder has it. A `ttl` of zero gives it
+    /// back.
     async fn lead(&self, name: &str, holder: &WorkerId, ttl: Duration) -> Result<bool, StoreError>;
     /// Up to `limit` jobs that succeeded and whose records wait to be archived, first ended first. Jobs that keep no
     /// trajectory are never among them.

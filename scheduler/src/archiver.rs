@@ -20,7 +20,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::Deps;
-use crate::lead::Lead;
+use crate::lead::{self, Lead};
 use crate::patience::{Chain, Patience};
 
 /// Records read from the store at a time: never fewer, and never more. They are in memory together, each at most
@@ -30,6 +30,8 @@ const PAGE: std::ops::RangeInclusive<usize> = 64..=4_096;
 const ASIDE: Duration = Duration::from_secs(600);
 /// Objects deleted at the same time.
 const DELETES: usize = 16;
+/// Longest try to remove what was perhaps written for nobody.
+const REMOVE: Duration = Duration::from_secs(2);
 
 /// When records are rolled into a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +76,8 @@ enum Left {
     More,
     /// Nothing that is due.
     Nothing,
+    /// Another scheduler leads.
+    NotOurs,
 }
 
 /// The loop's state.
@@ -91,7 +95,7 @@ pub(crate) struct Archiver {
 
 impl Archiver {
     pub(crate) fn new(deps: Deps) -> Self {
-        let lead = Lead::new(deps.store.clone(), "archiver", deps.holder.clone());
+        let lead = Lead::new(deps.store.clone(), lead::ARCHIVER, deps.holder.clone());
         let page = PAGE.start() * 8;
         Self { deps, lead, patience: Patience::new("archiver"), page, aside: HashMap::new(), unswitched: None }
     }
@@ -101,12 +105,13 @@ impl Archiver {
         let every = (self.deps.archive.segment_age / 4).clamp(Duration::from_millis(100), Duration::from_secs(5));
         loop {
             match self.turn().await {
-                Ok(left) => {
+                Ok(Left::More) => self.patience.succeeded(),
+                Ok(Left::Nothing) => {
                     self.patience.succeeded();
-                    if left == Left::Nothing {
-                        tokio::time::sleep(every).await;
-                    }
+                    tokio::time::sleep(every).await;
                 }
+                // Whoever only looks on knows nothing of the backends.
+                Ok(Left::NotOurs) => tokio::time::sleep(every).await,
                 Err(err) => tokio::time::sleep(self.patience.failed(&err)).await,
             }
         }
@@ -114,7 +119,7 @@ impl Archiver {
 
     async fn turn(&mut self) -> Result<Left, ArchiveError> {
         if !self.lead.is_ours().await? {
-            return Ok(Left::Nothing);
+            return Ok(Left::NotOurs);
         }
         if let Some(written) = self.unswitched.take() {
             self.switch(written).await?;
@@ -185,10 +190,14 @@ impl Archiver {
         let framed = match &row.record {
             RecordLocation::Inline(encoded) => frame(encoded, row),
             RecordLocation::Staged(key) => {
-                let encoded = match self.deps.objects.get(&Path::from(key.as_str())).await {
-                    Ok(object) => object.bytes().await?,
-                    Err(object_store::Error::NotFound { .. }) => return self.not_there(row, key).await,
-                    Err(err) => return Err(err.into()),
+                let path = Path::from(key.as_str());
+                let get = async { self.deps.objects.get(&path).await?.bytes().await };
+                let encoded = match self.lead.while_ours(get).await? {
+                    Some(Ok(encoded)) => encoded,
+                    Some(Err(object_store::Error::NotFound { .. })) => return self.not_there(row, key).await,
+                    Some(Err(err)) => return Err(err.into()),
+                    // The others will not be written either.
+                    None => return Ok(None),
                 };
                 // Large: unpacking it takes a while, and other loops share this thread.
                 let row = row.clone();
@@ -222,12 +231,18 @@ impl Archiver {
 
     /// Stores a segment and switches its rows; false when the lead was lost, so that nothing was written.
     async fn write(&mut self, segment: SegmentBuilder, members: Vec<Unarchived>) -> Result<bool, ArchiveError> {
-        if !self.lead.is_ours().await? {
-            return Ok(false);
-        }
         let (key, bytes, places) = segment.finish();
         let (key, n_bytes) = (Path::from(key), bytes.len());
-        self.deps.objects.put(&key, PutPayload::from(bytes)).await?;
+        // The client tries for longer than a lead is good.
+        let put = self.deps.objects.put(&key, PutPayload::from(bytes));
+        let Some(stored) = self.lead.while_ours(put).await? else {
+            // It may be there by now, and no row will ever point to it.
+            if tokio::time::timeout(REMOVE, self.remove(&key)).await.is_err() {
+                tracing::debug!(%key, "a segment that nobody reads perhaps stays");
+            }
+            return Ok(false);
+        };
+        stored?;
         tracing::info!(segment = %key, records = members.len(), bytes = n_bytes, "wrote a segment of trajectories");
         self.switch(Written { key, members, places, perhaps_switched: false }).await?;
         Ok(true)
@@ -273,16 +288,18 @@ impl Archiver {
         if n_ours == 0 {
             garbage.push(written.key);
         }
-        let objects = &self.deps.objects;
-        let deletes = futures::stream::iter(garbage).for_each_concurrent(DELETES, |key| async move {
-            if let Err(err) = objects.delete(&key).await
-                && !matches!(err, object_store::Error::NotFound { .. })
-            {
-                tracing::debug!(key = %key, error = &err as &dyn std::error::Error, "an object that nobody reads stays");
-            }
-        });
+        let deletes =
+            futures::stream::iter(garbage).for_each_concurrent(DELETES, |key| async move { self.remove(&key).await });
         deletes.await;
         Ok(())
+    }
+
+    async fn remove(&self, key: &Path) {
+        if let Err(err) = self.deps.objects.delete(key).await
+            && !matches!(err, object_store::Error::NotFound { .. })
+        {
+            tracing::debug!(%key, error = &err as &dyn std::error::Error, "an object that nobody reads stays");
+        }
     }
 
     async fn points_to(&self, member: &Unarchived, place: &SegmentPlace) -> Result<bool, StoreError> {

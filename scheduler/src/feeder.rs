@@ -11,7 +11,7 @@ use futures::{FutureExt, StreamExt};
 use tokio::time::Instant;
 
 use crate::Deps;
-use crate::lead::Lead;
+use crate::lead::{self, Lead};
 use crate::patience::Patience;
 
 /// Behind every signal there is a look at all queues this often.
@@ -47,7 +47,7 @@ enum Look {
 
 impl Feeder {
     pub(crate) fn new(deps: Deps) -> Self {
-        let lead = Lead::new(deps.store.clone(), "feeder", deps.holder.clone());
+        let lead = Lead::new(deps.store.clone(), lead::FEEDER, deps.holder.clone());
         Self { deps, lead, patience: Patience::new("feeder"), counts: HashMap::new() }
     }
 
@@ -60,7 +60,9 @@ impl Feeder {
                 poll_at = Instant::now() + POLL;
             }
             match self.turn(look).await {
-                Ok(()) => self.patience.succeeded(),
+                Ok(true) => self.patience.succeeded(),
+                // Whoever only looks on knows nothing of the backends.
+                Ok(false) => {}
                 Err(err) => {
                     tokio::time::sleep(self.patience.failed(&err)).await;
                     // What was signalled meanwhile is found by looking everywhere.
@@ -70,9 +72,10 @@ impl Feeder {
         }
     }
 
-    async fn turn(&mut self, look: Look) -> Result<(), FeedError> {
+    /// False when another scheduler leads.
+    async fn turn(&mut self, look: Look) -> Result<bool, FeedError> {
         if !self.lead.is_ours().await? {
-            return Ok(());
+            return Ok(false);
         }
         let queues = match look {
             Look::At(queues) => queues,
@@ -81,7 +84,7 @@ impl Feeder {
         for queue in &queues {
             self.refill(queue).await?;
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Queued rows of a queue. Counting a million takes a while, so the count of a long queue serves for some time: it

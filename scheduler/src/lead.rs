@@ -10,6 +10,27 @@ use tokio::time::Instant;
 const TTL: Duration = Duration::from_secs(4);
 /// How often it is renewed, or asked for.
 const ASK_EVERY: Duration = Duration::from_secs(1);
+/// Longest that a scheduler which stops waits for the store to take its leads back.
+const GIVE_BACK: Duration = Duration::from_secs(1);
+
+/// Name of the work of keeping the queues filled.
+pub(crate) const FEEDER: &str = "feeder";
+/// Name of the work of ending and requeueing jobs whose time is up.
+pub(crate) const REAPER: &str = "reaper";
+/// Name of the work of rolling records into segments.
+pub(crate) const ARCHIVER: &str = "archiver";
+
+/// Lets another scheduler lead at once: ours end now. Where that fails they end by themselves.
+pub(crate) async fn give_back(store: &dyn JobStore, holder: &WorkerId) {
+    let giving_back = async {
+        for work in [FEEDER, REAPER, ARCHIVER] {
+            if let Err(err) = store.lead(work, holder, Duration::ZERO).await {
+                tracing::debug!(work, error = &err as &dyn std::error::Error, "a lead was not given back");
+            }
+        }
+    };
+    let _took_too_long = tokio::time::timeout(GIVE_BACK, giving_back).await.is_err();
+}
 
 /// One lead and whether we have it.
 pub(crate) struct Lead {
@@ -42,5 +63,22 @@ impl Lead {
             tracing::info!(work = self.name, holder = %self.holder, held = self.held, "lead of the scheduler's work");
         }
         Ok(self.held)
+    }
+
+    /// Does long work of a leader while renewing the lead; `None` when it was lost, and then the work was dropped in the
+    /// middle.
+    ///
+    /// # Errors
+    /// [`StoreError`] when the lead could not be renewed; then the work was dropped too.
+    pub(crate) async fn while_ours<T>(&mut self, work: impl Future<Output = T>) -> Result<Option<T>, StoreError> {
+        let mut work = std::pin::pin!(work);
+        while self.is_ours().await? {
+            tokio::select! {
+                biased;
+                done = &mut work => return Ok(Some(done)),
+                () = tokio::time::sleep_until(self.ask_at) => {}
+            }
+        }
+        Ok(None)
     }
 }

@@ -59,10 +59,14 @@ pub async fn run(deps: Deps, shutdown: impl Future) -> Result<(), SchedulerError
     let mut loops = JoinSet::new();
     loops.spawn(Feeder::new(deps.clone()).run());
     loops.spawn(Reaper::new(deps.clone()).run());
-    loops.spawn(Archiver::new(deps).run());
+    loops.spawn(Archiver::new(deps.clone()).run());
     let mut shutdown = pin!(shutdown);
     tokio::select! {
-        _ = &mut shutdown => Ok(()),
+        _ = &mut shutdown => {
+            loops.shutdown().await;
+            lead::give_back(&*deps.store, &deps.holder).await;
+            Ok(())
+        }
         Some(ended) = loops.join_next() => match ended {
             Ok(never) => match never {},
             Err(err) => Err(SchedulerError::Stopped(err)),

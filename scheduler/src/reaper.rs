@@ -8,7 +8,7 @@ use contract::{QueueId, Reaped, Signal, StoreError};
 use tokio::time::{Instant, MissedTickBehavior};
 
 use crate::Deps;
-use crate::lead::Lead;
+use crate::lead::{self, Lead};
 use crate::patience::Patience;
 
 /// How often it looks.
@@ -25,7 +25,7 @@ pub(crate) struct Reaper {
 
 impl Reaper {
     pub(crate) fn new(deps: Deps) -> Self {
-        let lead = Lead::new(deps.store.clone(), "reaper", deps.holder.clone());
+        let lead = Lead::new(deps.store.clone(), lead::REAPER, deps.holder.clone());
         Self { deps, lead, patience: Patience::new("reaper") }
     }
 

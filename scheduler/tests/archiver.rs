@@ -40,10 +40,15 @@ struct Running {
 }
 
 impl Running {
-    /// Ends it wherever it is, as a kill does.
     async fn stop(self) {
         self.stop.send(()).unwrap();
         self.task.await.unwrap().unwrap();
+    }
+
+    /// Ends it wherever it is.
+    async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
     }
 }
 
@@ -348,7 +353,7 @@ async fn killed_between_put_and_switch_the_records_are_archived_again() {
     let held = world.objects.hold_after_put();
     let killed = world.start("a", SMALL);
     within(async || world.objects.is_holding.load(Ordering::SeqCst)).await;
-    killed.stop().await;
+    killed.kill().await;
     drop(held);
     let orphan = world.keys("trajectories").await.remove(0);
     assert_eq!(world.waiting().await, 1);
@@ -383,6 +388,28 @@ async fn of_two_archivers_one_has_each_record_and_the_other_removes_its_segment(
     }
     slow.stop().await;
     quick.stop().await;
+}
+
+#[tokio::test]
+async fn a_slow_object_store_costs_no_lead() {
+    let world = World::new().await;
+    let record = world.ended(TrajectoryMode::Full, true).await;
+    world.advance(AGE);
+    let held = world.objects.hold_after_put();
+    let archiver = world.start("a", SMALL);
+    within(async || world.objects.is_holding.load(Ordering::SeqCst)).await;
+    // Longer than a lead is good, renewed meanwhile.
+    for _ in 0..4 {
+        tokio::time::sleep(Duration::from_millis(1_200)).await;
+        world.advance(Duration::from_millis(2_000));
+        let other = world.store.lead("archiver", &WorkerId::from("b"), AGE).await.unwrap();
+        assert!(!other, "the lead ran out while the segment was on its way");
+    }
+    drop(held);
+    world.archived().await;
+    archiver.stop().await;
+    assert_eq!(world.read_archived(record.job).await, record);
+    assert_eq!(world.keys("trajectories").await.len(), 1);
 }
 
 #[tokio::test]

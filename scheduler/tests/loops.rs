@@ -93,6 +93,12 @@ impl Running {
         self.stop.send(()).unwrap();
         self.task.await.unwrap().unwrap();
     }
+
+    /// Ends it wherever it is.
+    async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+    }
 }
 
 impl World {
@@ -343,7 +349,7 @@ async fn two_schedulers_have_one_leader_and_the_other_takes_over() {
     let lead = async |holder: &str| world.store.lead("feeder", &WorkerId::from(holder), TTL).await.unwrap();
     assert!(!lead("b").await, "the first has it");
     world.take(1).await;
-    first.stop().await;
+    first.kill().await;
     world.accept(1).await;
     // Not before the lead of the first one has run out.
     tokio::time::sleep(Duration::from_millis(300)).await;
@@ -352,4 +358,16 @@ async fn two_schedulers_have_one_leader_and_the_other_takes_over() {
     world.fed(1).await;
     assert!(!lead("a").await, "the second has it");
     second.stop().await;
+}
+
+#[tokio::test]
+async fn a_scheduler_that_stops_gives_its_leads_back() {
+    let world = World::new().await;
+    let first = world.start("a");
+    world.accept(1).await;
+    world.fed(1).await;
+    first.stop().await;
+    for work in ["feeder", "reaper", "archiver"] {
+        assert!(world.store.lead(work, &WorkerId::from("b"), TTL).await.unwrap(), "{work}");
+    }
 }

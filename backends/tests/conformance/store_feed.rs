@@ -136,4 +136,11 @@ pub async fn the_lead_has_one_holder(t: &mut dyn StoreUnderTest) {
     t.advance(secs(1)).await;
     assert!(store.lead("feeder", &b, secs(5)).await.unwrap(), "taken over");
     assert!(!store.lead("feeder", &a, secs(5)).await.unwrap());
+    // Given back by whoever has it, and by nobody else.
+    assert!(!store.lead("feeder", &a, secs(0)).await.unwrap());
+    assert!(!store.lead("feeder", &a, secs(5)).await.unwrap());
+    store.lead("feeder", &b, secs(0)).await.unwrap();
+    assert!(store.lead("feeder", &a, secs(5)).await.unwrap(), "given back");
+    store.lead("archiver", &a, secs(0)).await.unwrap();
+    assert!(store.lead("archiver", &b, secs(5)).await.unwrap(), "never held");
 }
