@@ -130,7 +130,7 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
         None => return Err(ApiError::Internal),
     };
     // Armed before anything else can be interrupted.
-    let hang_up = HangUp { state: state.clone(), job: accepted.job, armed: cancel_on_hang_up };
+    let mut hang_up = HangUp { state: state.clone(), job: accepted.job, armed: cancel_on_hang_up };
     if !accepted.replayed {
         state.counters.accepted.fetch_add(1, Ordering::Relaxed);
         if !accepted.held {
@@ -142,6 +142,8 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
                 if !is_keyed {
                     cancel(state, accepted.job).await?;
                 }
+                // Nobody hung up.
+                hang_up.disarm();
                 return Err(ApiError::QueueAway);
             }
         }

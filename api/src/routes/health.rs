@@ -6,14 +6,14 @@ use axum::Json;
 use axum::extract::State;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
-use contract::ServedModel;
+use contract::{BusError, Class, QueueId, ServedModel, WorkerInfo};
 use serde::Serialize;
 use utoipa::ToSchema;
 
 use crate::state::AppState;
 
-/// Longest wait for the store before readiness calls it gone.
-const STORE_PATIENCE: Duration = Duration::from_secs(2);
+/// Longest wait for the store or the queue before readiness calls it gone.
+const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The process lives.
 #[derive(Debug, Serialize, ToSchema)]
@@ -30,7 +30,8 @@ pub(super) struct Readiness {
     /// Why not, if not.
     #[schema(required)]
     reason: Option<String>,
-    /// What works less well: without the bus no tokens are seen before a job has ended.
+    /// What works less well: without the bus no tokens are seen before a job has ended; without the queue jobs are
+    /// accepted and wait, and synchronous calls are refused.
     degraded: Vec<String>,
     /// Each model that is served.
     models: Vec<ModelReadiness>,
@@ -55,8 +56,12 @@ pub(super) struct ModelReadiness {
 /// # Errors
 /// Why none is.
 pub(super) async fn ready_worker(state: &AppState, model: &ServedModel) -> Result<(), String> {
+    ready_among(&state.workers().await, model)
+}
+
+fn ready_among(workers: &Result<Vec<WorkerInfo>, BusError>, model: &ServedModel) -> Result<(), String> {
     // Without the bus nobody knows. The queue and the store go on without it, and so do calls, which then poll.
-    let Ok(workers) = state.deps.bus.workers().await else { return Ok(()) };
+    let Ok(workers) = workers else { return Ok(()) };
     let mut same: Vec<_> = workers.iter().filter(|worker| worker.release == model.release).collect();
     if same.iter().any(|worker| worker.ready && !worker.draining) {
         return Ok(());
@@ -83,9 +88,10 @@ pub(super) async fn livez() -> Json<Alive> {
         (status = 503, description = "Not ready; says why", body = Readiness),
     ))]
 pub(super) async fn readyz(State(state): State<AppState>) -> Response {
+    let (workers, queue, reason) = tokio::join!(state.workers(), queue_trouble(&state), reason(&state));
     let mut models = Vec::new();
     for model in &state.models() {
-        let reason = ready_worker(&state, model).await.err();
+        let reason = ready_among(&workers, model).err();
         models.push(ModelReadiness {
             model: model.name.clone(),
             release: model.release.to_string(),
@@ -93,8 +99,8 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Response {
             reason,
         });
     }
-    let reason = reason(&state).await.or_else(|| models.iter().find_map(|model| model.reason.clone()));
-    let degraded = state.deps.bus.workers().await.err().map(|error| error.to_string()).into_iter().collect();
+    let reason = reason.or_else(|| models.iter().find_map(|model| model.reason.clone()));
+    let degraded = workers.err().map(|error| error.to_string()).into_iter().chain(queue).collect();
     let ready = reason.is_none();
     let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
     let mut response = (status, Json(Readiness { ready, reason, degraded, models })).into_response();
@@ -106,6 +112,17 @@ pub(super) async fn readyz(State(state): State<AppState>) -> Response {
     response
 }
 
+/// Why the queue cannot be used, if so. One stands for all: they are on the same broker.
+async fn queue_trouble(state: &AppState) -> Option<String> {
+    let release = state.deps.models.borrow().first()?.release.clone();
+    let queue = QueueId { release, class: Class::Interactive };
+    match tokio::time::timeout(PATIENCE, state.deps.queue.ready(&queue)).await {
+        Ok(Ok(_)) => None,
+        Ok(Err(error)) => Some(error.to_string()),
+        Err(_) => Some("the queue does not answer".to_owned()),
+    }
+}
+
 /// What stands in the way besides workers.
 async fn reason(state: &AppState) -> Option<String> {
     if state.draining.is_cancelled() {
@@ -114,7 +131,7 @@ async fn reason(state: &AppState) -> Option<String> {
     if state.deps.models.borrow().is_empty() {
         return Some("no model is served".to_owned());
     }
-    match tokio::time::timeout(STORE_PATIENCE, state.deps.store.queues()).await {
+    match tokio::time::timeout(PATIENCE, state.deps.store.queues()).await {
         Ok(Ok(_)) => None,
         Ok(Err(error)) => Some(error.to_string()),
         Err(_) => Some("the job store does not answer".to_owned()),

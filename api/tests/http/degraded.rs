@@ -15,7 +15,7 @@ use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::json;
 use tower::ServiceExt;
 
-use crate::support::{Answer, MODEL, World, request};
+use crate::support::{Answer, Choices, MODEL, World, request};
 
 /// A broker, or a bus, behind a cut line.
 struct Away;
@@ -107,6 +107,28 @@ async fn without_the_queue_jobs_are_accepted_and_calls_are_told() {
     let leased = [world.lease(Class::Interactive).await, world.lease(Class::Interactive).await];
     assert_ne!(leased[0].lease.job, leased[1].lease.job);
     world.lease(Class::Standard).await;
+
+    let ready = answer(router, Request::get("/readyz").body(Body::empty()).unwrap()).await;
+    assert_eq!((ready.status, &ready.json()["degraded"]), (StatusCode::OK, &json!(["the queue cannot be reached"])));
+    assert_eq!(world.get("/readyz").await.json()["degraded"], json!([]));
+}
+
+#[tokio::test]
+async fn a_bus_that_lost_its_memory_is_given_the_time_to_hear_of_the_workers_again() {
+    let world = World::with(Choices { ready: false, ..Choices::default() }).await;
+    assert_eq!(world.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE, "no worker was ever seen");
+    world.beat_for(true, Duration::from_millis(50)).await;
+    assert_eq!(world.get("/readyz").await.status, StatusCode::OK);
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(world.get("/readyz").await.status, StatusCode::OK, "two seconds pass between two signs of life");
+    // And no more than that.
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    assert_eq!(world.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
+    // One that says so itself is believed at once.
+    world.beat(true).await;
+    assert_eq!(world.get("/readyz").await.status, StatusCode::OK);
+    world.beat(false).await;
+    assert_eq!(world.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
 }
 
 #[tokio::test]

@@ -111,8 +111,13 @@ impl World {
         world
     }
 
-    /// A sign of life of the worker.
+    /// A sign of life of the worker, good for long.
     pub async fn beat(&self, ready: bool) {
+        self.beat_for(ready, Duration::from_secs(600)).await;
+    }
+
+    /// A sign of life of the worker.
+    pub async fn beat_for(&self, ready: bool, ttl: Duration) {
         let info = WorkerInfo {
             id: self.worker.clone(),
             release: model().release,
@@ -126,7 +131,7 @@ impl World {
             steps: 0,
             preemptions: 0,
         };
-        self.bus.beat(info, Duration::from_secs(600)).await.unwrap();
+        self.bus.beat(info, ttl).await.unwrap();
     }
 
     pub async fn call(&self, request: Request<Body>) -> Answer {
