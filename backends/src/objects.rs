@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures::StreamExt;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey as S3Key};
 use object_store::client::ClientConfigKey;
 use object_store::local::LocalFileSystem;
@@ -23,6 +24,9 @@ const TIMEOUTS: [(ClientConfigKey, &str); 3] = [
     (ClientConfigKey::ReadTimeout, "4 seconds"),
     (ClientConfigKey::Timeout, "60 seconds"),
 ];
+
+/// Longest look at a bucket at start.
+const LOOK: Duration = Duration::from_secs(3);
 
 /// The object store could not be used.
 #[derive(Debug, thiserror::Error)]
@@ -57,6 +61,9 @@ pub enum ObjectsError {
         /// The endpoint.
         endpoint: String,
     },
+    /// The endpoint answers that there is no such bucket.
+    #[error("objects.url names a bucket that does not exist; make it, or name another")]
+    NoBucket,
     /// The settings do not fit together.
     #[error("the bucket `{bucket}` cannot be used with these AWS_… variables")]
     S3 {
@@ -130,6 +137,29 @@ pub fn s3_objects_with(url: &str, settings: &[(&str, &str)]) -> Result<Arc<dyn O
     let retry = RetryConfig { backoff, max_retries: RETRIES, retry_timeout: RETRY_FOR };
     let s3 = builder.with_bucket_name(bucket).with_retry(retry).build().map_err(failed)?;
     Ok(if prefix.as_ref().is_empty() { Arc::new(s3) } else { Arc::new(PrefixStore::new(s3, prefix)) })
+}
+
+/// Asks a bucket for one name, to see at start whether it can be used. One that is away or lets us not look is only
+/// warned of: what needs it waits.
+///
+/// # Errors
+/// [`ObjectsError::NoBucket`].
+pub(crate) async fn look(objects: &dyn ObjectStore) -> Result<(), ObjectsError> {
+    let look = async { objects.list(None).next().await };
+    let trouble: Box<dyn std::error::Error> = match tokio::time::timeout(LOOK, look).await {
+        Ok(None | Some(Ok(_))) => return Ok(()),
+        // The client has no error of its own for this code of the protocol, and quotes the answer.
+        Ok(Some(Err(err))) if err.to_string().contains("<Code>NoSuchBucket</Code>") => {
+            return Err(ObjectsError::NoBucket);
+        }
+        Ok(Some(Err(err))) => err.into(),
+        Err(_) => "it does not answer".into(),
+    };
+    tracing::warn!(
+        error = &*trouble,
+        "the object store of objects.url cannot be used now; large records wait for it, and nothing is archived"
+    );
+    Ok(())
 }
 
 #[cfg(test)]

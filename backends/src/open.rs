@@ -7,7 +7,7 @@ use std::sync::Arc;
 use contract::{Bus, JobStore, Queue, StoreError};
 use object_store::ObjectStore;
 
-use crate::objects::{ObjectsError, local_objects, s3_objects};
+use crate::objects::{ObjectsError, local_objects, look, s3_objects};
 use crate::postgres::{self, PostgresMigrateError, PostgresOpenError, PostgresOptions, PostgresStore};
 use crate::rabbitmq::{RabbitOpenError, RabbitOptions, RabbitQueue};
 use crate::redis_bus::{RedisBus, RedisOpenError, RedisOptions};
@@ -169,6 +169,9 @@ const MEMORY: &str = "memory:";
 /// [`OpenError`]; nothing stays locked then.
 pub async fn open(urls: &BackendUrls) -> Result<Backends, OpenError> {
     let objects = open_objects(&urls.objects)?;
+    if scheme(&urls.objects) == "s3" {
+        look(&*objects).await?;
+    }
     let queue = open_queue(urls).await?;
     let bus = open_bus(urls).await?;
     let (store, lock) = open_store(&urls.store, POSTGRES_SESSIONS).await?;

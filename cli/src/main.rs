@@ -57,7 +57,7 @@ async fn main() -> ExitCode {
     match run(cli).await {
         Ok(code) => code,
         Err(error) => {
-            terminal::say(&format!("error: {error:#}"));
+            terminal::say(&format!("error: {}", terminal::chain(error.as_ref())));
             ExitCode::FAILURE
         }
     }

@@ -18,6 +18,20 @@ pub fn print(text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// An error with its causes, less those that the text before says already: some libraries put a cause into both.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let said = cause.to_string();
+        if !text.contains(&said) {
+            text = format!("{text}: {said}");
+        }
+        source = cause.source();
+    }
+    text
+}
+
 /// Writes one indented JSON document to stdout.
 ///
 /// # Errors
@@ -64,6 +78,17 @@ pub fn bytes(n: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_chain_says_each_cause_once() {
+        #[derive(Debug, thiserror::Error)]
+        #[error("the store cannot be opened: no route")]
+        struct Whole(#[source] std::io::Error);
+        let error = anyhow::Error::new(Whole(std::io::Error::other("no route"))).context("the api could not start");
+        assert_eq!(chain(error.as_ref()), "the api could not start: the store cannot be opened: no route");
+        let error = anyhow::anyhow!("no route").context("the queue is away");
+        assert_eq!(chain(error.as_ref()), "the queue is away: no route");
+    }
 
     #[test]
     fn tables_are_plain_columns() {

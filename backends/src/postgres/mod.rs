@@ -94,10 +94,13 @@ pub enum PostgresOpenError {
     #[error("the URL of the job store is not valid; use postgres://user:password@host:port/database")]
     Url(#[source] sqlx::Error),
     /// The server refuses, or cannot be reached.
-    #[error("the job database cannot be opened")]
+    #[error(
+        "the job database of store.url cannot be opened; is the server up, and are host, port, user, password and \
+         database right?"
+    )]
     Connect(#[source] sqlx::Error),
     /// The server did not answer.
-    #[error("the job database did not answer within 5 s")]
+    #[error("the job database of store.url did not answer within 5 s")]
     Slow,
     /// Its tables are missing or old.
     #[error("the job database lacks {missing} of this build's migrations; run `penstock migrate`")]

@@ -114,6 +114,11 @@ impl Backoff {
         full - full.mul_f64(f64::from(random) / f64::from(0x1_0000_u32) / 2.0)
     }
 
+    /// Whether the last failure is worth a line: the first ones are, and then one of about every half minute.
+    pub(super) fn is_news(&self) -> bool {
+        self.failures <= 6 || self.failures.is_multiple_of(16)
+    }
+
     pub(super) fn reset(&mut self) {
         self.failures = 0;
     }

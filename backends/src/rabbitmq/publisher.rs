@@ -59,11 +59,13 @@ impl Publisher {
                 Err(err) => err,
             };
             let pause = backoff.next();
-            tracing::warn!(
-                error = &why as &dyn std::error::Error,
-                pause_ms = pause.as_millis(),
-                "no link for publishing"
-            );
+            if backoff.is_news() {
+                tracing::warn!(
+                    error = &why as &dyn std::error::Error,
+                    pause_ms = pause.as_millis(),
+                    "no link for publishing"
+                );
+            }
             self.health.send_replace(Health::Down(Arc::new(why)));
             if refusing(&mut self.requests, tokio::time::sleep(pause)).await.is_none() {
                 return;

@@ -105,7 +105,13 @@ impl Keeper {
                 Err(err) => err,
             };
             let pause = backoff.next();
-            tracing::warn!(error = &why as &dyn std::error::Error, pause_ms = pause.as_millis(), "no link for taking");
+            if backoff.is_news() {
+                tracing::warn!(
+                    error = &why as &dyn std::error::Error,
+                    pause_ms = pause.as_millis(),
+                    "no link for taking"
+                );
+            }
             self.health.send_replace(Health::Down(Arc::new(why)));
             tokio::time::sleep(pause).await;
         }
