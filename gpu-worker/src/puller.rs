@@ -64,6 +64,27 @@ pub struct Puller {
     pub draining: watch::Receiver<bool>,
 }
 
+/// Whether messages can be taken: a line for each change, and not one for each look.
+#[derive(Debug, Default)]
+struct Trouble {
+    since: Option<Instant>,
+}
+
+impl Trouble {
+    fn goes_on(&mut self, err: &(dyn std::error::Error + 'static)) {
+        if self.since.is_none() {
+            self.since = Some(Instant::now());
+            tracing::warn!(error = err, "no messages can be taken; the worker goes on looking");
+        }
+    }
+
+    fn ends(&mut self) {
+        if let Some(since) = self.since.take() {
+            tracing::info!(away_ms = since.elapsed().as_millis(), "messages can be taken again");
+        }
+    }
+}
+
 /// Smooth weighted round robin over the classes.
 #[derive(Debug, Clone, Copy, Default)]
 struct Turns {
@@ -102,6 +123,7 @@ impl Puller {
         let mut backoff = Duration::from_millis(50);
         let mut took_at = Instant::now();
         let mut resting = false;
+        let mut trouble = Trouble::default();
         loop {
             if *self.draining.borrow() {
                 self.queue.rest().await;
@@ -121,7 +143,7 @@ impl Puller {
                 self.start_cohort(&mut suspects).await;
             } else if takes {
                 (took_at, resting) = (Instant::now(), false);
-                match self.take(self.capacity - active, &mut turns, &mut suspects).await {
+                match self.take(self.capacity - active, &mut turns, &mut suspects, &mut trouble).await {
                     Ok(0) => {}
                     Ok(_) => {
                         backoff = Duration::from_millis(50);
@@ -156,7 +178,13 @@ impl Puller {
     }
 
     /// Takes up to `room` messages and leases them. Answers how many messages there were.
-    async fn take(&self, room: usize, turns: &mut Turns, suspects: &mut VecDeque<Start>) -> Result<usize, ()> {
+    async fn take(
+        &self,
+        room: usize,
+        turns: &mut Turns,
+        suspects: &mut VecDeque<Start>,
+        trouble: &mut Trouble,
+    ) -> Result<usize, ()> {
         let mut may_have = [true; 3];
         let mut deliveries: Vec<Delivery> = Vec::new();
         while deliveries.len() < room {
@@ -164,13 +192,17 @@ impl Puller {
             let Some(idx) = turns.next(&may_have) else { break };
             let queue = QueueId { release: self.release.clone(), class: Class::ALL[idx] };
             match self.queue.take(&queue, 1).await {
-                Ok(mut taken) if !taken.is_empty() => deliveries.append(&mut taken),
+                Ok(mut taken) if !taken.is_empty() => {
+                    trouble.ends();
+                    deliveries.append(&mut taken);
+                }
                 Ok(_) => {
+                    trouble.ends();
                     may_have[idx] = false;
                     turns.was_empty(idx, before);
                 }
                 Err(err) => {
-                    tracing::warn!(error = &err as &dyn std::error::Error, "no messages could be taken");
+                    trouble.goes_on(&err);
                     may_have[idx] = false;
                 }
             }
