@@ -9,10 +9,64 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use crate::services::Services;
+
+/// Where a URL leads: host and port.
+fn target(url: &str) -> &str {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
+    rest.split('/').next().unwrap_or(rest)
+}
+
+/// One in front of each service.
+pub struct Proxies {
+    /// Postgres.
+    pub store: Proxy,
+    /// RabbitMQ.
+    pub queue: Proxy,
+    /// Redis.
+    pub bus: Proxy,
+    /// The S3-compatible server.
+    pub objects: Proxy,
+}
+
+impl Proxies {
+    /// Proxies for these services.
+    ///
+    /// # Panics
+    /// As [`Proxy::to`].
+    pub async fn to(services: &Services) -> Self {
+        let proxy = async |name: &str| Proxy::to(target(services.get(name))).await;
+        Self {
+            store: proxy("PENSTOCK_TEST_STORE").await,
+            queue: proxy("PENSTOCK_TEST_QUEUE").await,
+            bus: proxy("PENSTOCK_TEST_BUS").await,
+            objects: proxy("PENSTOCK_TEST_S3_ENDPOINT").await,
+        }
+    }
+
+    /// All of them: store, queue, bus, objects.
+    pub fn all(&self) -> [&Proxy; 4] {
+        [&self.store, &self.queue, &self.bus, &self.objects]
+    }
+
+    /// The URL of a service, or its endpoint, through its proxy.
+    ///
+    /// # Panics
+    /// When it leads to none of the services.
+    pub fn way(&self, url: &str) -> String {
+        let proxy = self.all().into_iter().find(|proxy| proxy.target == target(url));
+        let port = proxy.expect("every service is proxied").port;
+        url.replacen(target(url), &format!("127.0.0.1:{port}"), 1)
+    }
+}
+
 /// One proxied address; ends when dropped.
 pub struct Proxy {
     /// Where it listens, on loopback.
     pub port: u16,
+    /// Where it leads, `host:port`.
+    target: String,
     delay_ms: Arc<AtomicU64>,
     /// Connections of an older generation end.
     generation: watch::Sender<u64>,
@@ -47,7 +101,7 @@ impl Proxy {
                 }
             }
         });
-        Self { port, delay_ms, generation, refusing, accepting }
+        Self { port, target: target.to_owned(), delay_ms, generation, refusing, accepting }
     }
 
     /// Cuts every connection that there is; new ones pass.

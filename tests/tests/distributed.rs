@@ -86,3 +86,24 @@ async fn a_worker_that_is_told_to_stop_hands_its_jobs_over() {
         );
     }
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_setting_that_leads_nowhere_is_named_at_the_start() {
+    let cluster = Cluster::new().await;
+    let cases = [
+        ("PENSTOCK_STORE__URL", "postgres://nobody@127.0.0.1:1/none", "store.url"),
+        ("PENSTOCK_QUEUE__URL", "kafka://127.0.0.1", "queue.url"),
+        ("PENSTOCK_BUS__URL", "nats://127.0.0.1", "bus.url"),
+        ("PENSTOCK_OBJECTS__URL", "s3://no-such-bucket", "objects.url"),
+    ];
+    for (variable, url, setting) in cases {
+        let refused = cluster.command(&["scheduler"]).env(variable, url).output().unwrap();
+        let said = String::from_utf8_lossy(&refused.stderr);
+        let error = said.lines().find_map(|line| line.strip_prefix("error: ")).unwrap_or_else(|| panic!("{said}"));
+        assert!(!refused.status.success() && error.contains(setting), "{error}");
+        let (causes, mut once) = (error.split(": ").collect::<Vec<_>>(), error.split(": ").collect::<Vec<_>>());
+        once.sort_unstable();
+        once.dedup();
+        assert_eq!(causes.len(), once.len(), "said twice: {error}");
+    }
+}

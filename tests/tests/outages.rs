@@ -8,56 +8,32 @@ use serde_json::{Value, json};
 use tests::Process;
 use tests::client::unix_ms;
 use tests::cluster::{Api, Cluster};
-use tests::proxy::Proxy;
+use tests::proxy::Proxies;
 use tests::services::Services;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// An installation of one process of each kind, every service behind a proxy.
 struct Installation {
-    store: Proxy,
-    queue: Proxy,
-    bus: Proxy,
-    objects: Proxy,
+    services: Proxies,
     api: Api,
     _scheduler: Process,
     _worker: Process,
     _cluster: Cluster,
 }
 
-/// Where a URL leads: host and port.
-fn target(url: &str) -> &str {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let rest = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    rest.split('/').next().unwrap_or(rest)
-}
-
 impl Installation {
     async fn with(settings: &[(&str, u32)]) -> Self {
-        let services = Services::shared();
-        let proxy = async |name: &str| Proxy::to(target(services.get(name))).await;
-        let store = proxy("PENSTOCK_TEST_STORE").await;
-        let queue = proxy("PENSTOCK_TEST_QUEUE").await;
-        let bus = proxy("PENSTOCK_TEST_BUS").await;
-        let objects = proxy("PENSTOCK_TEST_S3_ENDPOINT").await;
-        let ways = [
-            ("PENSTOCK_TEST_STORE", store.port),
-            ("PENSTOCK_TEST_QUEUE", queue.port),
-            ("PENSTOCK_TEST_BUS", bus.port),
-            ("PENSTOCK_TEST_S3_ENDPOINT", objects.port),
-        ];
-        let way = |url: &str| {
-            let port = ways.iter().find(|(name, _)| target(services.get(name)) == target(url)).unwrap().1;
-            url.replacen(target(url), &format!("127.0.0.1:{port}"), 1)
-        };
-        let mut cluster = Cluster::on(&services, way).await;
+        let shared = Services::shared();
+        let services = Proxies::to(&shared).await;
+        let mut cluster = Cluster::on(&shared, |url| services.way(url)).await;
         for (name, value) in settings {
             cluster = cluster.with(name, value);
         }
         let worker = cluster.worker();
         let scheduler = cluster.scheduler();
         let api = cluster.api();
-        Self { store, queue, bus, objects, api, _scheduler: scheduler, _worker: worker, _cluster: cluster }
+        Self { services, api, _scheduler: scheduler, _worker: worker, _cluster: cluster }
     }
 
     async fn submit(&self, body: &Value) -> (u16, Value) {
@@ -109,7 +85,7 @@ async fn without_the_object_store_large_records_wait_and_small_ones_go_on() {
     let before = all.accepted(&large(600)).await;
     all.succeeds(&before).await;
 
-    all.objects.refuse(true);
+    all.services.objects.refuse(true);
     let (waiting, expiring) = (all.accepted(&large(600)).await, all.accepted(&large(6)).await);
     for class in ["interactive", "standard", "bulk"] {
         all.succeeds(&all.accepted(&job(class, 20)).await).await;
@@ -120,7 +96,7 @@ async fn without_the_object_store_large_records_wait_and_small_ones_go_on() {
     // Small ones go on beside it as before.
     all.succeeds(&all.accepted(&job("standard", 20)).await).await;
 
-    all.objects.refuse(false);
+    all.services.objects.refuse(false);
     let ended = all.succeeds(&waiting).await;
     assert_eq!((&ended["attempt"], &ended["usage"]["completion_tokens"]), (&json!(1), &json!(2_000)));
 }
@@ -130,7 +106,7 @@ async fn without_the_queue_jobs_are_accepted_up_to_the_bound_and_calls_are_told_
     let all = Installation::with(&[("PENSTOCK_LIMITS__STANDARD", 20)]).await;
     all.succeeds(&all.accepted(&job("standard", 5)).await).await;
 
-    all.queue.refuse(true);
+    all.services.queue.refuse(true);
     let mut ids = Vec::new();
     for _ in 0..20 {
         ids.push(all.accepted(&job("standard", 5)).await);
@@ -144,8 +120,10 @@ async fn without_the_queue_jobs_are_accepted_up_to_the_bound_and_calls_are_told_
     assert!((1..=600).contains(&wait), "{wait}");
     let answer: Value = answer.json().await.unwrap();
     assert_eq!(answer["error"]["code"], "queue_unavailable", "{answer}");
+    let (status, ready) = all.api.client.get("/readyz").await;
+    assert_eq!((status.as_u16(), &ready["degraded"]), (200, &json!(["the queue cannot be reached"])));
 
-    all.queue.refuse(false);
+    all.services.queue.refuse(false);
     for id in &ids {
         assert_eq!(all.succeeds(id).await["attempt"], 1);
     }
@@ -159,7 +137,7 @@ async fn without_the_bus_calls_are_answered_from_the_store() {
     let (status, whole) = all.api.client.post("/v1/completions", &completion(5)).await;
     assert_eq!(status, 200);
 
-    all.bus.refuse(true);
+    all.services.bus.refuse(true);
     let begin = Instant::now();
     let (status, answer) = all.api.client.post("/v1/completions", &completion(5)).await;
     assert_eq!(status, 200, "{answer}");
@@ -178,7 +156,7 @@ async fn without_the_bus_calls_are_answered_from_the_store() {
     assert_eq!(status, 200, "{ready}");
     assert_eq!(ready["degraded"].as_array().unwrap().len(), 1, "{ready}");
 
-    all.bus.refuse(false);
+    all.services.bus.refuse(false);
     becomes("the bus is back", async || {
         all.api.client.get("/readyz").await.1["degraded"].as_array().unwrap().is_empty()
     })
@@ -195,7 +173,7 @@ async fn without_the_store_nothing_is_accepted_and_what_runs_is_committed_later(
     becomes("they run", async || all.api.client.job(&running[7]).await["status"] != "queued").await;
 
     let cut_at = i64::try_from(SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_millis()).unwrap();
-    all.store.refuse(true);
+    all.services.store.refuse(true);
     let answer = all.api.client.http.post(all.api.client.url("/v1/jobs")).json(&job("standard", 5)).send().await;
     let answer = answer.unwrap();
     assert_eq!(answer.status(), 503);
@@ -206,7 +184,7 @@ async fn without_the_store_nothing_is_accepted_and_what_runs_is_committed_later(
     // Long enough for the engine to be done with them, and shorter than their leases.
     tokio::time::sleep(Duration::from_secs(8)).await;
 
-    all.store.refuse(false);
+    all.services.store.refuse(false);
     let mut n_late = 0;
     for id in &running {
         let ended = all.succeeds(id).await;

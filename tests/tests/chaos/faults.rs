@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use tests::Process;
 use tests::cluster::Cluster;
-use tests::proxy::Proxy;
+use tests::proxy::Proxies;
 use tests::services::Services;
 
 use crate::clients::Random;
@@ -109,8 +109,7 @@ pub struct Faults<'s> {
     random: Random,
     deck: Vec<Fault>,
     services: &'s Services,
-    /// Store, queue, bus, objects.
-    proxies: Vec<Proxy>,
+    proxies: Proxies,
     installation: Installation,
     counts: BTreeMap<&'static str, u64>,
     /// The broker's data is wiped once.
@@ -119,7 +118,7 @@ pub struct Faults<'s> {
 }
 
 impl<'s> Faults<'s> {
-    pub fn new(seed: u64, services: &'s Services, proxies: Vec<Proxy>, installation: Installation) -> Self {
+    pub fn new(seed: u64, services: &'s Services, proxies: Proxies, installation: Installation) -> Self {
         let random = Random(seed ^ 0x00c0_ffee);
         Self {
             random,
@@ -179,16 +178,16 @@ impl<'s> Faults<'s> {
             // It keeps nothing on disk here: killed is flushed.
             Fault::Redis => self.again("redis").await,
             Fault::Objects => self.again("s3").await,
-            Fault::Cut => self.proxies[nth].cut(),
+            Fault::Cut => self.proxies.all()[nth].cut(),
             Fault::Slow => {
-                self.proxies[nth].delay(Duration::from_millis(1 + self.random.below(150)));
+                self.proxies.all()[nth].delay(Duration::from_millis(1 + self.random.below(150)));
                 tokio::time::sleep(Duration::from_secs(2)).await;
-                self.proxies[nth].delay(Duration::ZERO);
+                self.proxies.all()[nth].delay(Duration::ZERO);
             }
             Fault::Unreachable => {
-                self.proxies[nth].refuse(true);
+                self.proxies.all()[nth].refuse(true);
                 tokio::time::sleep(Duration::from_secs(2)).await;
-                self.proxies[nth].refuse(false);
+                self.proxies.all()[nth].refuse(false);
             }
         }
         println!("chaos: {:6.1} s: {}", self.begin.elapsed().as_secs_f64(), fault.name());
@@ -207,7 +206,7 @@ impl<'s> Faults<'s> {
 
     /// Ends all faults and waits until everything answers again.
     pub async fn heal(&mut self, cluster: &Cluster) {
-        for proxy in &self.proxies {
+        for proxy in self.proxies.all() {
             proxy.refuse(false);
             proxy.delay(Duration::ZERO);
         }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tests::cluster::Cluster;
-use tests::proxy::Proxy;
+use tests::proxy::Proxies;
 use tests::services::Services;
 
 use crate::clients::{Clients, Ledger};
@@ -27,30 +27,14 @@ fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().and_then(|text| text.parse().ok()).unwrap_or(default)
 }
 
-/// Where a URL leads: host and port.
-fn target(url: &str) -> String {
-    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
-    let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-    host.split('/').next().unwrap_or(host).to_owned()
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nothing_is_lost_doubled_or_made_up() {
     let seconds = setting("PENSTOCK_CHAOS_SECONDS", 100);
     let seed = setting("PENSTOCK_CHAOS_SEED", u64::from(std::process::id()));
     println!("chaos: seed {seed}, {seconds} s");
     let services = Services::own("chaos-services");
-    let mut proxies = Vec::new();
-    for name in ["PENSTOCK_TEST_STORE", "PENSTOCK_TEST_QUEUE", "PENSTOCK_TEST_BUS", "PENSTOCK_TEST_S3_ENDPOINT"] {
-        let target = target(services.get(name));
-        proxies.push((target.clone(), Proxy::to(&target).await));
-    }
-    let way = |url: &str| {
-        let (target, proxy) =
-            proxies.iter().find(|(proxied, _)| *proxied == target(url)).expect("every service is proxied");
-        url.replacen(target.as_str(), &format!("127.0.0.1:{}", proxy.port), 1)
-    };
-    let cluster = Cluster::on(&services, way)
+    let proxies = Proxies::to(&services).await;
+    let cluster = Cluster::on(&services, |url| proxies.way(url))
         .await
         .with("PENSTOCK_LIMITS__INTERACTIVE", BOUND)
         .with("PENSTOCK_LIMITS__STANDARD", BOUND)
@@ -64,7 +48,7 @@ async fn nothing_is_lost_doubled_or_made_up() {
     let clients = Clients::start(&installation.addresses, Arc::clone(&ledger), seed, 16);
     let watch = check::watch_bounds(cluster.database.clone());
 
-    let mut faults = Faults::new(seed, &services, proxies.into_iter().map(|(_, proxy)| proxy).collect(), installation);
+    let mut faults = Faults::new(seed, &services, proxies, installation);
     let begin = Instant::now();
     // Whole decks, so that every fault came as often as it should.
     loop {
