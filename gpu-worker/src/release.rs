@@ -97,7 +97,13 @@ pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, Rel
         engine: format!("penstock {}", env!("CARGO_PKG_VERSION")),
         numerics: numerics(&header),
     };
-    let served = ServedModel {
+    let served = served(name, manifest, &config, &prompts);
+    Ok(Identified { path: path.to_owned(), config, prompts, served })
+}
+
+/// What the API is told of a release.
+fn served(name: &str, manifest: Manifest, config: &ModelConfig, prompts: &Prompts) -> ServedModel {
+    ServedModel {
         name: name.to_owned(),
         release: manifest.fingerprint(),
         manifest,
@@ -105,8 +111,7 @@ pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, Rel
         longest_token_bytes: prompts.tokenizer().longest_token_bytes() as u32,
         has_chat_template: prompts.template().is_some(),
         vocab_size: config.vocab_size as u32,
-    };
-    Ok(Identified { path: path.to_owned(), config, prompts, served })
+    }
 }
 
 /// A release without a model, for benchmarks of everything around the engine: the tokenizer of a model file in memory and
@@ -123,15 +128,7 @@ pub fn trivial(file: &[u8], n_blocks: usize) -> Result<LoadedRelease, LoadError>
         engine: format!("penstock {}", env!("CARGO_PKG_VERSION")),
         numerics: "trivial: no model, logits are a hash".to_owned(),
     };
-    let served = ServedModel {
-        name: "trivial".to_owned(),
-        release: manifest.fingerprint(),
-        manifest,
-        context_tokens: config.context_tokens as u32,
-        longest_token_bytes: prompts.tokenizer().longest_token_bytes() as u32,
-        has_chat_template: prompts.template().is_some(),
-        vocab_size: config.vocab_size as u32,
-    };
+    let served = served("trivial", manifest, &config, &prompts);
     let forward = TrivialForward::new(TrivialConfig {
         vocab_size: config.vocab_size,
         context_tokens: config.context_tokens,
