@@ -62,9 +62,10 @@ pub(crate) enum ApiError {
     #[error("the result is stored where it cannot be read now: try again")]
     Objects(#[source] object_store::Error),
     #[error(
-        "the queue cannot be reached now, so nobody would start this call: try again, or submit a job and come back"
+        "the queue cannot be reached now, so nobody would start this call: try again, or submit a job and come back{}",
+        if *.kept { "; with its idempotency key the job is kept, and a repeat of the call finds it" } else { "" }
     )]
-    QueueAway,
+    QueueAway { kept: bool },
     #[error("{message}")]
     StoreLater { message: &'static str },
     #[error("the stored result is damaged")]
@@ -113,7 +114,7 @@ impl ApiError {
             ApiError::Expired => ErrorKind::DeadlineExceeded,
             ApiError::NotReady { .. } => ErrorKind::NoReadyWorker,
             ApiError::Store(_) | ApiError::StoreLater { .. } | ApiError::Objects(_) => ErrorKind::StoreUnavailable,
-            ApiError::QueueAway => ErrorKind::QueueUnavailable,
+            ApiError::QueueAway { .. } => ErrorKind::QueueUnavailable,
             ApiError::ShuttingDown => ErrorKind::ShuttingDown,
             ApiError::Record(_) | ApiError::Inconsistent(_) | ApiError::Disagrees | ApiError::Internal => {
                 ErrorKind::Internal
@@ -141,7 +142,7 @@ impl ApiError {
                 Class::Standard => 5,
                 Class::Bulk => 30,
             }),
-            ApiError::NotReady { .. } | ApiError::ShuttingDown | ApiError::QueueAway => Some(5),
+            ApiError::NotReady { .. } | ApiError::ShuttingDown | ApiError::QueueAway { .. } => Some(5),
             ApiError::Store(_) | ApiError::StoreLater { .. } | ApiError::Objects(_) => Some(1),
             _ => None,
         }
@@ -159,9 +160,12 @@ impl ApiError {
 
     /// Writes what the client is not shown to the log.
     pub fn log(&self) {
-        if self.kind().look().status >= 500 {
+        // What says all there is to say in its answer is not said twice.
+        let is_plain = matches!(self, ApiError::QueueAway { .. } | ApiError::NotReady { .. } | ApiError::ShuttingDown);
+        if self.kind().look().status >= 500 && !is_plain {
             let chain = std::iter::successors(Some(self as &dyn std::error::Error), |error| error.source());
-            let chain: Vec<String> = chain.map(ToString::to_string).collect();
+            let mut chain: Vec<String> = chain.map(ToString::to_string).collect();
+            chain.dedup();
             tracing::warn!(error.code = self.kind().look().code, error.chain = chain.join(": "), "a call failed");
         }
     }

@@ -1,11 +1,11 @@
 //! What all handlers share.
 
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use contract::{BusError, ServedModel, TenantId, WorkerInfo};
+use contract::{ServedModel, TenantId};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -13,10 +13,6 @@ use crate::Deps;
 use crate::error::ApiError;
 use crate::stats::Counters;
 use crate::waiters::Waiters;
-
-/// How long workers that were seen are believed in when the bus knows of none at all: it may have lost its memory, and
-/// they tell it again every 2 s.
-const MEMORY: Duration = Duration::from_secs(4);
 
 /// Cheap to clone; see [`Shared`].
 #[derive(Clone)]
@@ -40,8 +36,6 @@ pub(crate) struct Shared {
     pub started_at: i64,
     /// The generated description, set once the routes are built.
     pub openapi: OnceLock<Bytes>,
-    /// The workers last seen, and when.
-    seen: Mutex<Option<(Instant, Vec<WorkerInfo>)>>,
 }
 
 impl Deref for AppState {
@@ -67,7 +61,6 @@ impl AppState {
             counters: Counters::default(),
             started_at: i64::try_from(started_at).unwrap_or(0),
             openapi: OnceLock::new(),
-            seen: Mutex::default(),
         }))
     }
 }
@@ -76,23 +69,6 @@ impl Shared {
     /// The models as they are on offer now.
     pub fn models(&self) -> Vec<ServedModel> {
         self.deps.models.borrow().clone()
-    }
-
-    /// The workers that live now, as far as the bus can tell.
-    ///
-    /// # Errors
-    /// The bus is away.
-    pub async fn workers(&self) -> Result<Vec<WorkerInfo>, BusError> {
-        let workers = self.deps.bus.workers().await?;
-        let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        if !workers.is_empty() {
-            *seen = Some((Instant::now(), workers.clone()));
-            return Ok(workers);
-        }
-        Ok(match &*seen {
-            Some((at, remembered)) if at.elapsed() < MEMORY => remembered.clone(),
-            _ => workers,
-        })
     }
 
     /// The model of that name.

@@ -123,6 +123,9 @@ pub(crate) async fn submit(
 async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: bool) -> Result<Submitted, ApiError> {
     let (is_waited_for, is_keyed) = (submission.is_waited_for, submission.idempotency.is_some());
     let job = new_job(state, submission)?;
+    if is_waited_for && !state.deps.queue.is_reachable() {
+        return Err(ApiError::QueueAway { kept: false });
+    }
     let queue = QueueId { release: job.release.clone(), class: job.class };
     let answers = state.deps.store.accept(std::slice::from_ref(&job)).await?;
     let accepted = match answers.into_iter().next() {
@@ -144,7 +147,7 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
                 }
                 // Nobody hung up.
                 hang_up.disarm();
-                return Err(ApiError::QueueAway);
+                return Err(ApiError::QueueAway { kept: is_keyed });
             }
         }
     }
@@ -260,7 +263,9 @@ impl Drop for HangUp {
             match cancel(&state, job).await {
                 Ok(CancelAnswer::Cancelled { .. }) => {
                     state.counters.hang_ups.fetch_add(1, Ordering::Relaxed);
-                    tracing::info!(job.id = %job, "the client hung up: cancelled");
+                    let why =
+                        if state.closing.is_cancelled() { "this server's grace is over" } else { "the client hung up" };
+                    tracing::info!(job.id = %job, why, "a call that somebody waited for was cancelled");
                 }
                 Ok(CancelAnswer::AlreadyEnded(_) | CancelAnswer::NotFound) => {}
                 Err(error) => tracing::warn!(job.id = %job, error = %error, "a hang-up could not cancel its job"),

@@ -39,6 +39,10 @@ impl Default for InProcessQueue {
 
 #[async_trait]
 impl Queue for InProcessQueue {
+    fn is_reachable(&self) -> bool {
+        true
+    }
+
     async fn publish(&self, wakes: &[(QueueId, Wake)]) -> Vec<Published> {
         self.with(|queues| {
             let mut publish = |(queue, wake): &(QueueId, Wake)| {

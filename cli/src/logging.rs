@@ -26,8 +26,8 @@ pub fn filter(level: &str) -> Option<EnvFilter> {
     let is_level = level.parse::<tracing_subscriber::filter::LevelFilter>().is_ok();
     // Any word would pass for the name of a module.
     let is_filter = level.contains(['=', ',']);
-    // At this level the client of the object store tells of every try again, hundreds of them while a bucket is away.
-    let directives = if level.eq_ignore_ascii_case("info") { "info,object_store=warn" } else { level };
+    // At this level the clients of object store and broker tell of every try again, while our own lines say it once.
+    let directives = if level.eq_ignore_ascii_case("info") { "info,object_store=warn,lapin=off" } else { level };
     EnvFilter::try_new(directives).ok().filter(|_| is_level || is_filter)
 }
 

@@ -153,6 +153,8 @@ pub trait Queue: Send + Sync {
     async fn ready(&self, queue: &QueueId) -> Result<u64, QueueError>;
     /// Most wake-ups a queue holds.
     fn limit(&self) -> u64;
+    /// False while a publish would surely fail, since there is no way to the queue; true promises nothing. Asks nobody.
+    fn is_reachable(&self) -> bool;
 }
 
 /// The bus does not have the asked part of a job's events any more: read the store.
@@ -184,8 +186,8 @@ pub trait Bus: Send + Sync {
     async fn tell(&self, signal: Signal);
     /// Everything told from now on; a slow reader misses some.
     async fn signals(&self) -> BoxStream<'static, Signal>;
-    /// A worker's sign of life, good for `ttl`.
+    /// A worker's sign of life, good for `ttl`; with zero it is the last one.
     async fn beat(&self, worker: WorkerInfo, ttl: Duration) -> Result<(), BusError>;
-    /// The workers that live now.
+    /// The workers that live now; an error while it cannot know.
     async fn workers(&self) -> Result<Vec<WorkerInfo>, BusError>;
 }

@@ -3,6 +3,7 @@
 //!
 //! Leases are renewed only while the engine is idle or steps: a stuck engine loses its jobs to another worker.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -97,25 +98,37 @@ impl Heartbeat {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let thread = std::thread::Builder::new().name("heartbeat".into()).spawn(move || {
             runtime.block_on(async {
+                let mut stopped = pin!(stopped);
+                let ports = tokio::select! {
+                    ports = self.ports() => ports,
+                    _ = &mut stopped => return,
+                };
                 tokio::select! {
-                    () = self.run() => {}
-                    _ = stopped => {}
+                    () = self.run(&ports) => {}
+                    _ = &mut stopped => {}
                 }
+                // Nobody should count on it for as long as its last sign of life is good.
+                let _took_too_long = tokio::time::timeout(BEAT, self.beat(&*ports.bus, Duration::ZERO)).await.is_err();
             });
         })?;
         Ok(Beating { stop: Some(stop), thread: Some(thread) })
     }
 
-    async fn run(self) {
-        let ports = self.ports().await;
+    async fn run(&self, ports: &BeatPorts) {
         let mut renewed = Instant::now();
+        let mut draining = self.draining.clone();
         loop {
-            self.beat(&*ports.bus).await;
+            self.beat(&*ports.bus, BEAT_TTL).await;
             if renewed.elapsed() >= self.lease_ttl / 3 {
                 renewed = Instant::now();
                 self.renew(&*ports.store).await;
             }
-            tokio::time::sleep(BEAT.min(self.lease_ttl / 3)).await;
+            let pause = tokio::time::sleep(BEAT.min(self.lease_ttl / 3));
+            tokio::select! {
+                () = pause => {}
+                // The API hears at once that it takes nothing more.
+                Ok(()) = draining.changed() => {}
+            }
         }
     }
 
@@ -156,7 +169,7 @@ impl Heartbeat {
         }
     }
 
-    async fn beat(&self, bus: &dyn Bus) {
+    async fn beat(&self, bus: &dyn Bus, ttl: Duration) {
         let engine = self.status.read();
         let info = WorkerInfo {
             id: self.identity.id.clone(),
@@ -171,7 +184,7 @@ impl Heartbeat {
             steps: engine.steps,
             preemptions: engine.preemptions,
         };
-        if let Err(err) = bus.beat(info, BEAT_TTL).await {
+        if let Err(err) = bus.beat(info, ttl).await {
             tracing::debug!(error = &err as &dyn std::error::Error, "the sign of life was not taken");
         }
     }

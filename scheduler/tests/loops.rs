@@ -68,6 +68,10 @@ impl Queue for Breakable {
         self.inner.ready(queue).await
     }
 
+    fn is_reachable(&self) -> bool {
+        self.reachable.load(Ordering::SeqCst)
+    }
+
     fn limit(&self) -> u64 {
         self.inner.limit()
     }

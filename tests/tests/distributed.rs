@@ -75,6 +75,10 @@ async fn a_worker_that_is_told_to_stop_hands_its_jobs_over() {
     }
     first.terminate();
     assert!(first.wait(Duration::from_secs(20)).is_some_and(|status| status.success()), "{}", first.log());
+    // It took its leave: nobody counts on it for as long as its last sign of life would be good.
+    let (status, ready) = api.client.get("/readyz").await;
+    assert_eq!(status, 503, "{ready}");
+    assert!(ready["reason"].as_str().unwrap().contains("no worker"), "{ready}");
     let _second = cluster.worker();
     for id in &ids {
         let ended = api.client.finished(id, PATIENCE).await;

@@ -8,7 +8,7 @@ use axum::extract::{Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use contract::openai::requests::JobRequest;
-use contract::openai::{ErrorBody, ErrorEnvelope};
+use contract::openai::{ErrorBody, ErrorEnvelope, ParseCode, ParseError};
 use contract::{JobId, NewJob, QueueId, Wake};
 use serde::Serialize;
 use serde_json::Value;
@@ -35,6 +35,9 @@ pub(super) struct BulkAnswer {
     accepted: usize,
     /// Jobs that were refused; nothing of them is kept.
     refused: usize,
+    /// The first refusal, when all were refused: then this is an error like any other.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<ErrorBody>,
 }
 
 /// What became of one job.
@@ -55,14 +58,14 @@ pub(super) struct ItemAnswer {
 ///
 /// The body is an array of what `POST /v1/jobs` takes. Each job is accepted or refused by itself: the answer has one
 /// item for each, in order. An accepted one is kept and survives restarts. 202 when any was accepted; else the status
-/// of the first refusal.
+/// of the first refusal, which is then also the answer's `error`.
 #[utoipa::path(post, path = "/v1/jobs:batch", tag = "jobs", request_body = Vec<JobRequest>,
     responses(
         (status = 202, description = "At least one was accepted", body = BulkAnswer),
-        (status = 400, description = "The body is no array, or all jobs are wrong", body = ErrorEnvelope),
+        (status = 400, description = "The body is no array, or all jobs are wrong: then with `data` as in a 202", body = ErrorEnvelope),
         (status = 413, description = "The body is too large, or has too many jobs", body = ErrorEnvelope),
         (status = 415, description = "The body is not declared as JSON", body = ErrorEnvelope),
-        (status = 429, description = "The queue is full; nothing was written", body = ErrorEnvelope,
+        (status = 429, description = "The queue is full; nothing was written; with `data` as in a 202", body = ErrorEnvelope,
             headers(("retry-after" = u64, description = "Seconds"))),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
@@ -74,7 +77,8 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     let traceparent = headers::traceparent(request.headers());
     let value = body::json(request, &state.deps.limits).await?;
     let Value::Array(items) = value else {
-        return Err(ApiError::query("body", "must be an array of jobs"));
+        let message = "the body must be an array of jobs".to_owned();
+        return Err(ApiError::Parameter(ParseError { param: None, message, code: ParseCode::InvalidType }));
     };
     if items.is_empty() || items.len() > MAX_JOBS {
         return Err(ApiError::query("body", format_args!("has {} jobs; 1 to {MAX_JOBS} can be sent", items.len())));
@@ -153,7 +157,7 @@ async fn accept(
 }
 
 fn reply(answers: impl Iterator<Item = Result<JobId, ApiError>>) -> Response {
-    let mut first_refusal = None;
+    let (mut first_refusal, mut longest_wait) = (None, None);
     let mut data = Vec::new();
     let mut accepted = 0;
     for (index, answer) in answers.enumerate() {
@@ -163,22 +167,28 @@ fn reply(answers: impl Iterator<Item = Result<JobId, ApiError>>) -> Response {
                 data.push(ItemAnswer { index, id: Some(id), error: None });
             }
             Err(error) => {
+                longest_wait = longest_wait.max(error.retry_after());
                 data.push(ItemAnswer { index, id: None, error: Some(error.envelope().error) });
                 first_refusal.get_or_insert(error);
             }
         }
     }
     let refused = data.len() - accepted;
-    match first_refusal {
+    let mut answer = BulkAnswer { object: "list", data, accepted, refused, error: None };
+    let Some(refusal) = first_refusal else { return (StatusCode::ACCEPTED, Json(answer)).into_response() };
+    let retry_after = longest_wait.map(HeaderValue::from);
+    let mut response = if accepted > 0 {
+        (StatusCode::ACCEPTED, Json(answer)).into_response()
+    } else {
         // All of them: an error like any other, so that clients and their libraries see it as one.
-        Some(error) if accepted == 0 => error.into_response(),
-        refusal => {
-            let answer = BulkAnswer { object: "list", data, accepted, refused };
-            let mut response = (StatusCode::ACCEPTED, Json(answer)).into_response();
-            if let Some(seconds) = refusal.and_then(|error| error.retry_after()) {
-                response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
-            }
-            response
-        }
+        answer.error = Some(refusal.envelope().error);
+        let (mut parts, _) = refusal.into_response().into_parts();
+        parts.headers.remove(header::CONTENT_LENGTH);
+        // Strings and numbers always serialise.
+        Response::from_parts(parts, serde_json::to_vec(&answer).unwrap_or_default().into())
+    };
+    if let Some(seconds) = retry_after {
+        response.headers_mut().insert(header::RETRY_AFTER, seconds);
     }
+    response
 }

@@ -56,7 +56,7 @@ pub(super) struct ModelReadiness {
 /// # Errors
 /// Why none is.
 pub(super) async fn ready_worker(state: &AppState, model: &ServedModel) -> Result<(), String> {
-    ready_among(&state.workers().await, model)
+    ready_among(&state.deps.bus.workers().await, model)
 }
 
 fn ready_among(workers: &Result<Vec<WorkerInfo>, BusError>, model: &ServedModel) -> Result<(), String> {
@@ -70,7 +70,7 @@ fn ready_among(workers: &Result<Vec<WorkerInfo>, BusError>, model: &ServedModel)
     let short = model.release.short();
     Err(match (same.is_empty(), workers.is_empty()) {
         (false, _) => format!("the worker of release {short} is loading or warming up"),
-        (true, true) => "no worker has given a sign of life yet".to_owned(),
+        (true, true) => "no worker of this release gives a sign of life".to_owned(),
         (true, false) => format!("no worker of release {short} takes work"),
     })
 }
@@ -88,7 +88,7 @@ pub(super) async fn livez() -> Json<Alive> {
         (status = 503, description = "Not ready; says why", body = Readiness),
     ))]
 pub(super) async fn readyz(State(state): State<AppState>) -> Response {
-    let (workers, queue, reason) = tokio::join!(state.workers(), queue_trouble(&state), reason(&state));
+    let (workers, queue, reason) = tokio::join!(state.deps.bus.workers(), queue_trouble(&state), reason(&state));
     let mut models = Vec::new();
     for model in &state.models() {
         let reason = ready_among(&workers, model).err();

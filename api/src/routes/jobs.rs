@@ -171,10 +171,10 @@ pub(super) async fn cancel(State(state): State<AppState>, path: PathText) -> Res
 /// The position after which a reader resumes, from `Last-Event-ID`; 0 without one.
 pub(super) fn last_event_id(headers: &HeaderMap) -> Result<u32, ApiError> {
     let Some(value) = headers.get("last-event-id") else { return Ok(0) };
-    let text = value.to_str().unwrap_or_default().trim();
+    let bad = || ApiError::Header { name: "Last-Event-ID", problem: "must be the id of an event of this stream" };
+    let text = value.to_str().map_err(|_| bad())?.trim();
     if text.is_empty() {
         return Ok(0);
     }
-    let bad = ApiError::Header { name: "Last-Event-ID", problem: "must be the id of an event of this stream" };
-    text.parse().map_err(|_| bad)
+    text.parse().map_err(|_| bad())
 }

@@ -57,6 +57,10 @@ async fn a_full_queue_takes_what_it_has_room_for() {
     assert_eq!(body["data"][999]["error"]["code"], "queue_full");
     let answer = world.post(PATH, &Value::from(items)).await;
     assert_eq!((answer.status, answer.code()), (StatusCode::TOO_MANY_REQUESTS, "queue_full".to_owned()));
+    // Each is told by itself all the same.
+    let body = answer.json();
+    assert!(body["data"].as_array().unwrap().iter().all(|item| item["error"]["code"] == "queue_full"), "{body}");
+    assert_eq!((&body["accepted"], answer.header("retry-after").is_some()), (&json!(0), true));
     assert_eq!(answer.header("retry-after"), Some("5"));
 }
 

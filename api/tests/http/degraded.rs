@@ -15,10 +15,46 @@ use futures::stream::{self, BoxStream, StreamExt};
 use serde_json::json;
 use tower::ServiceExt;
 
-use crate::support::{Answer, Choices, MODEL, World, request};
+use crate::support::{Answer, MODEL, World, request};
 
 /// A broker, or a bus, behind a cut line.
 struct Away;
+
+/// A broker that goes away just now: nobody knows it yet.
+struct GoesAway;
+
+#[async_trait]
+impl Queue for GoesAway {
+    async fn publish(&self, wakes: &[(QueueId, Wake)]) -> Vec<Published> {
+        Away.publish(wakes).await
+    }
+
+    async fn take(&self, queue: &QueueId, max: usize) -> Result<Vec<Delivery>, QueueError> {
+        Away.take(queue, max).await
+    }
+
+    async fn ack(&self, _: Delivery) {}
+
+    async fn put_back(&self, _: Delivery) {}
+
+    async fn arrived(&self) {
+        Away.arrived().await
+    }
+
+    async fn rest(&self) {}
+
+    async fn ready(&self, queue: &QueueId) -> Result<u64, QueueError> {
+        Queue::ready(&Away, queue).await
+    }
+
+    fn limit(&self) -> u64 {
+        Away.limit()
+    }
+
+    fn is_reachable(&self) -> bool {
+        true
+    }
+}
 
 #[async_trait]
 impl Queue for Away {
@@ -46,6 +82,10 @@ impl Queue for Away {
 
     fn limit(&self) -> u64 {
         256
+    }
+
+    fn is_reachable(&self) -> bool {
+        false
     }
 }
 
@@ -85,27 +125,20 @@ async fn without_the_queue_jobs_are_accepted_and_calls_are_told() {
     let world = World::new().await;
     let router = api::router(Deps { queue: Arc::new(Away), ..world.deps.clone() });
     let body = json!({"model": MODEL, "prompt": "Hi"});
-    let refused = answer(router.clone(), request("/v1/completions", &[], &body)).await;
-    assert_eq!((refused.status, refused.code()), (StatusCode::SERVICE_UNAVAILABLE, "queue_unavailable".to_owned()));
-    assert!(refused.header("retry-after").is_some());
-    // Nothing of it is left to be run for nobody.
-    let listed = world.get("/v1/jobs").await.json();
-    assert_eq!(listed["data"][0]["status"], "cancelled");
-
-    // With a key the job stays for the repeat.
-    let keyed = answer(router.clone(), request("/v1/completions", &[("idempotency-key", "k")], &body)).await;
-    assert_eq!(keyed.status, StatusCode::SERVICE_UNAVAILABLE);
-    let listed = world.get("/v1/jobs").await.json();
-    assert_eq!((&listed["data"][0]["status"], listed["data"].as_array().unwrap().len()), (&json!("queued"), 2));
+    for headers in [&[][..], &[("idempotency-key", "k")], &[("idempotency-key", "k")]] {
+        let refused = answer(router.clone(), request("/v1/completions", headers, &body)).await;
+        assert_eq!((refused.status, refused.code()), (StatusCode::SERVICE_UNAVAILABLE, "queue_unavailable".to_owned()));
+        assert!(refused.header("retry-after").is_some());
+    }
+    assert_eq!(world.jobs().await, 0, "a refused call leaves nothing behind");
 
     for (class, prefer) in [("standard", ""), ("interactive", "")] {
         let job = json!({"type": "completion", "class": class, "request": body});
         let accepted = answer(router.clone(), request("/v1/jobs", &[("prefer", prefer)], &job)).await;
         assert_eq!(accepted.status, StatusCode::ACCEPTED, "{}", accepted.text);
     }
-    // All of them are the feeder's at once.
-    let leased = [world.lease(Class::Interactive).await, world.lease(Class::Interactive).await];
-    assert_ne!(leased[0].lease.job, leased[1].lease.job);
+    // Both are the feeder's at once.
+    world.lease(Class::Interactive).await;
     world.lease(Class::Standard).await;
 
     let ready = answer(router, Request::get("/readyz").body(Body::empty()).unwrap()).await;
@@ -114,21 +147,23 @@ async fn without_the_queue_jobs_are_accepted_and_calls_are_told() {
 }
 
 #[tokio::test]
-async fn a_bus_that_lost_its_memory_is_given_the_time_to_hear_of_the_workers_again() {
-    let world = World::with(Choices { ready: false, ..Choices::default() }).await;
-    assert_eq!(world.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE, "no worker was ever seen");
-    world.beat_for(true, Duration::from_millis(50)).await;
-    assert_eq!(world.get("/readyz").await.status, StatusCode::OK);
-    tokio::time::sleep(Duration::from_millis(200)).await;
-    assert_eq!(world.get("/readyz").await.status, StatusCode::OK, "two seconds pass between two signs of life");
-    // And no more than that.
-    tokio::time::sleep(Duration::from_secs(4)).await;
-    assert_eq!(world.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
-    // One that says so itself is believed at once.
-    world.beat(true).await;
-    assert_eq!(world.get("/readyz").await.status, StatusCode::OK);
-    world.beat(false).await;
-    assert_eq!(world.get("/readyz").await.status, StatusCode::SERVICE_UNAVAILABLE);
+async fn a_call_whose_queue_goes_away_just_then_runs_for_nobody() {
+    let world = World::new().await;
+    let router = api::router(Deps { queue: Arc::new(GoesAway), ..world.deps.clone() });
+    let body = json!({"model": MODEL, "prompt": "Hi"});
+    let refused = answer(router.clone(), request("/v1/completions", &[], &body)).await;
+    assert_eq!((refused.status, refused.code()), (StatusCode::SERVICE_UNAVAILABLE, "queue_unavailable".to_owned()));
+    assert_eq!(world.get("/v1/jobs").await.json()["data"][0]["status"], "cancelled");
+
+    // With a key the job stays for the repeat, and the client is told.
+    let keyed = answer(router, request("/v1/completions", &[("idempotency-key", "k")], &body)).await;
+    assert_eq!(keyed.status, StatusCode::SERVICE_UNAVAILABLE);
+    assert!(keyed.text.contains("job is kept"), "{}", keyed.text);
+    let listed = world.get("/v1/jobs").await.json();
+    assert_eq!((&listed["data"][0]["status"], listed["data"].as_array().unwrap().len()), (&json!("queued"), 2));
+    // The feeder's at once.
+    let leased = world.lease(Class::Interactive).await;
+    assert_eq!(listed["data"][0]["id"], leased.lease.job.to_string());
 }
 
 #[tokio::test]

@@ -111,13 +111,8 @@ impl World {
         world
     }
 
-    /// A sign of life of the worker, good for long.
-    pub async fn beat(&self, ready: bool) {
-        self.beat_for(ready, Duration::from_secs(600)).await;
-    }
-
     /// A sign of life of the worker.
-    pub async fn beat_for(&self, ready: bool, ttl: Duration) {
+    pub async fn beat(&self, ready: bool) {
         let info = WorkerInfo {
             id: self.worker.clone(),
             release: model().release,
@@ -131,7 +126,7 @@ impl World {
             steps: 0,
             preemptions: 0,
         };
-        self.bus.beat(info, ttl).await.unwrap();
+        self.bus.beat(info, Duration::from_secs(600)).await.unwrap();
     }
 
     pub async fn call(&self, request: Request<Body>) -> Answer {

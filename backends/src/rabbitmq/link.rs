@@ -119,8 +119,9 @@ impl Backoff {
         self.failures <= 6 || self.failures.is_multiple_of(16)
     }
 
-    pub(super) fn reset(&mut self) {
-        self.failures = 0;
+    /// It works; true if it did not before.
+    pub(super) fn reset(&mut self) -> bool {
+        std::mem::take(&mut self.failures) > 0
     }
 }
 

@@ -132,6 +132,8 @@ pub struct RabbitQueue {
     silence: Duration,
     counters: Arc<Counters>,
     requests: mpsc::Sender<Request>,
+    /// Whether there is a link for publishing.
+    publishing: watch::Receiver<Health>,
     current: Current,
     fetches: Mutex<HashMap<QueueId, Fetching>>,
     arrived: Arc<Notify>,
@@ -194,6 +196,7 @@ impl RabbitQueue {
             silence: options.silence,
             counters,
             requests,
+            publishing: publisher_up.clone(),
             current,
             fetches: Mutex::default(),
             arrived: Arc::default(),
@@ -301,6 +304,10 @@ impl Drop for RabbitQueue {
 
 #[async_trait]
 impl Queue for RabbitQueue {
+    fn is_reachable(&self) -> bool {
+        matches!(*self.publishing.borrow(), Health::Up)
+    }
+
     async fn publish(&self, wakes: &[(QueueId, Wake)]) -> Vec<Published> {
         if wakes.is_empty() {
             return Vec::new();

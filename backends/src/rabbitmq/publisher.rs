@@ -50,7 +50,9 @@ impl Publisher {
             let why = match opened.unwrap_or(Err(LinkError::Slow)) {
                 Ok(session) => {
                     self.health.send_replace(Health::Up);
-                    backoff.reset();
+                    if backoff.reset() {
+                        tracing::info!("the link for publishing is back");
+                    }
                     if !session.run(&mut self.requests).await {
                         return;
                     }

@@ -97,7 +97,9 @@ impl Keeper {
                     let session = Arc::new(session);
                     self.current.send_replace(Some(session.clone()));
                     self.health.send_replace(Health::Up);
-                    backoff.reset();
+                    if backoff.reset() {
+                        tracing::info!("the link for taking is back");
+                    }
                     until_lost(&session, events).await;
                     self.current.send_replace(None);
                     LinkError::Lost

@@ -275,6 +275,9 @@ impl Bus for RedisBus {
             }
         }
         alive.sort_by(|a, b| a.id.cmp(&b.id));
+        if alive.is_empty() && self.inner.shared.is_forgetful() {
+            return Err(Failure::Away(Away::Forgetful).into());
+        }
         Ok(alive)
     }
 }

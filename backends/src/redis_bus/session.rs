@@ -2,7 +2,7 @@
 //! while they are gone every call fails at once, and they are made anew in the background.
 
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::{BusError, Signal};
 use futures::future::{Fuse, FusedFuture, FutureExt};
@@ -27,6 +27,9 @@ const PIPELINE: usize = 1024;
 /// Channels of one SUBSCRIBE.
 const CHANNELS: usize = 512;
 
+/// How long after it came back an empty registry proves nothing: workers tell of themselves every 2 s.
+const FORGETFUL: Duration = Duration::from_secs(4);
+
 /// Why there is no connection.
 #[derive(Debug, Clone, thiserror::Error)]
 pub(super) enum Away {
@@ -38,6 +41,8 @@ pub(super) enum Away {
     Silent,
     #[error("redis closed the connection")]
     Closed,
+    #[error("redis came back a moment ago, and has not heard of the workers yet")]
+    Forgetful,
 }
 
 impl From<RedisError> for Away {
@@ -97,6 +102,8 @@ pub(super) struct Shared {
     pub signal_channel: String,
     /// Keeps a broken link from being logged at each attempt.
     told_down: Mutex<bool>,
+    /// When it came back after it was away.
+    back_at: Mutex<Option<Instant>>,
 }
 
 impl Shared {
@@ -108,6 +115,7 @@ impl Shared {
             signals: broadcast::Sender::new(signals),
             signal_channel,
             told_down: Mutex::new(false),
+            back_at: Mutex::new(None),
         }
     }
 
@@ -134,6 +142,12 @@ impl Shared {
         };
         self.suspect.notify_one();
         Err(Failure::Away(failure))
+    }
+
+    /// Whether it came back so lately that what it does not know may be there all the same: it may have lost its memory.
+    pub(super) fn is_forgetful(&self) -> bool {
+        let back_at = *self.back_at.lock().unwrap_or_else(PoisonError::into_inner);
+        back_at.is_some_and(|at| at.elapsed() < FORGETFUL)
     }
 
     /// Returns when the channel is subscribed.
@@ -181,6 +195,7 @@ impl Shared {
     fn went_up(&self, up: Up, subscribed: &[String]) {
         if std::mem::take(&mut *self.told_down.lock().unwrap_or_else(PoisonError::into_inner)) {
             tracing::info!("the bus is back");
+            *self.back_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }
         self.state.send_replace(State::Up(up.clone()));
         // Who came while the connections were made found none yet.

@@ -290,4 +290,8 @@ pub async fn workers_live_as_long_as_they_beat(bus: &BusUnderTest) {
     assert_eq!(bus.workers().await.unwrap(), [worker("b", 2)]);
     tokio::time::sleep(bus.moment * 6).await;
     assert!(bus.workers().await.unwrap().is_empty());
+    // One that leaves says so.
+    bus.beat(worker("a", 3), ttl).await.unwrap();
+    bus.beat(worker("a", 4), Duration::ZERO).await.unwrap();
+    assert!(bus.workers().await.unwrap().is_empty());
 }

@@ -8,7 +8,7 @@ use contract::{Bus, BusError, Gone, JobEvent, JobId, Signal};
 use futures::StreamExt;
 use futures::future::join_all;
 
-use crate::bus::{BusUnderTest, ended, started, token, tokens};
+use crate::bus::{BusUnderTest, ended, started, token, tokens, worker};
 use crate::instance::{Instance, variable};
 
 /// As long as anything may take here before the test says that it never came.
@@ -278,6 +278,27 @@ async fn every_key_expires_and_is_under_the_prefix() {
         let most = if key.starts_with("mine:events:{") { 15 * 60 } else { 24 * 3600 };
         assert!(key.starts_with("mine:") && (1..=most).contains(&ttl), "{key} {ttl}");
     }
+}
+
+#[tokio::test]
+async fn nobody_in_the_registry_proves_nothing_right_after_a_restart() {
+    let mut redis = Instance::start("redis", "registry");
+    let bus = RedisBus::connect(options(redis.url("PENSTOCK_TEST_BUS"))).await.unwrap();
+    assert_eq!(bus.workers().await.unwrap(), [], "at the first start there is nobody");
+    redis.kill();
+    soon(async { while bus.workers().await.is_ok() {} }).await;
+    redis.up();
+    let began = Instant::now();
+    soon(async {
+        while bus.workers().await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    })
+    .await;
+    // Since it was back, which was up to a second before or after its start was told.
+    assert!(began.elapsed() > Duration::from_millis(2_500), "{:?}", began.elapsed());
+    bus.beat(worker("a", 1), Duration::from_secs(5)).await.unwrap();
+    assert_eq!(bus.workers().await.unwrap(), [worker("a", 1)]);
 }
 
 #[tokio::test]

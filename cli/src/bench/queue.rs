@@ -33,14 +33,14 @@ const BULK_CALLS: usize = 4;
 ///
 /// API, scheduler and worker run in this process on the configured backends (embedded ones in a temporary folder without
 /// any), and clients call the API over loopback. Each client submits its next job when its last one has ended. The engine
-/// is not a model, and its release says so.
+/// is not a model, and its release says so. Its jobs stay in the store like any others: give it a store of its own.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: eval \"$(deploy/services env --settings)\"; penstock migrate; penstock bench queue")]
 pub struct QueueArgs {
     /// Clients at once, one row each
     #[arg(long, value_delimiter = ',', default_value = "1,16,128", value_name = "N,…")]
     clients: Vec<usize>,
-    /// Jobs of each row
+    /// Jobs of each row; at least eight calls in the row of bulk submits
     #[arg(long, default_value_t = 4000, value_name = "N")]
     jobs: usize,
     /// Jobs of one call in the row of bulk submits; 0 leaves the row out

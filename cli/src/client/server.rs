@@ -78,11 +78,9 @@ impl Refusal {
         match self.status {
             401 | 403 => Some("give a key that may do this with PENSTOCK_API_KEY or --api-key".to_owned()),
             404 if is("model_not_found") => Some("without --model the server's own model is used".to_owned()),
-            404 => Some("`penstock list` shows the jobs there are".to_owned()),
+            404 if is("job_not_found") => Some("`penstock list` shows the jobs there are".to_owned()),
             413 => Some("the largest body is the server's setting limits.body_mib".to_owned()),
-            429 | 503 => {
-                self.retry_after.as_ref().map(|seconds| format!("nothing was accepted; try again in {seconds} s"))
-            }
+            429 | 503 => self.retry_after.as_ref().map(|seconds| format!("try again in {seconds} s")),
             500.. => Some("the server's log says more".to_owned()),
             _ => None,
         }

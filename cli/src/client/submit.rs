@@ -152,7 +152,9 @@ pub(super) async fn only_model(server: &Server) -> anyhow::Result<String> {
         models["data"].as_array().into_iter().flatten().filter_map(|model| model["id"].as_str()).collect();
     match names.as_slice() {
         [name] => Ok((*name).to_owned()),
-        [] => bail!("the server has no model; `penstock serve --model NAME` gives it one"),
+        [] => bail!(
+            "the server has no model; `penstock serve --model NAME` gives it one, and where the parts are processes of their own, `penstock worker`"
+        ),
         names => bail!("the server has several models: name one with --model ({})", names.join(", ")),
     }
 }

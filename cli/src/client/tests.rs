@@ -233,10 +233,7 @@ async fn refusals_say_what_where_and_what_next() {
     let refused = async |model: &str| {
         server.post(&["v1", "jobs"], Some(&json!({"request": {"model": model}}))).await.unwrap_err().to_string()
     };
-    assert_eq!(
-        refused("full").await,
-        "the server refused (429, queue_full): the queue is full\nnothing was accepted; try again in 7 s"
-    );
+    assert_eq!(refused("full").await, "the server refused (429, queue_full): the queue is full\ntry again in 7 s");
     assert_eq!(
         refused("hot").await,
         "the server refused (400, invalid_value): must be at most 2 (field request.temperature)"
