@@ -17,47 +17,17 @@ use tower::ServiceExt;
 
 use crate::support::{Answer, MODEL, World, request};
 
-/// A broker, or a bus, behind a cut line.
+/// A bus behind a cut line.
 struct Away;
 
-/// A broker that goes away just now: nobody knows it yet.
-struct GoesAway;
-
-#[async_trait]
-impl Queue for GoesAway {
-    async fn publish(&self, wakes: &[(QueueId, Wake)]) -> Vec<Published> {
-        Away.publish(wakes).await
-    }
-
-    async fn take(&self, queue: &QueueId, max: usize) -> Result<Vec<Delivery>, QueueError> {
-        Away.take(queue, max).await
-    }
-
-    async fn ack(&self, _: Delivery) {}
-
-    async fn put_back(&self, _: Delivery) {}
-
-    async fn arrived(&self) {
-        Away.arrived().await
-    }
-
-    async fn rest(&self) {}
-
-    async fn ready(&self, queue: &QueueId) -> Result<u64, QueueError> {
-        Queue::ready(&Away, queue).await
-    }
-
-    fn limit(&self) -> u64 {
-        Away.limit()
-    }
-
-    fn is_reachable(&self) -> bool {
-        true
-    }
+/// A broker behind a cut line.
+struct AwayBroker {
+    /// False: it goes away just now, and nobody has noticed.
+    is_known: bool,
 }
 
 #[async_trait]
-impl Queue for Away {
+impl Queue for AwayBroker {
     async fn publish(&self, wakes: &[(QueueId, Wake)]) -> Vec<Published> {
         vec![Published::Unknown; wakes.len()]
     }
@@ -85,7 +55,7 @@ impl Queue for Away {
     }
 
     fn is_reachable(&self) -> bool {
-        false
+        !self.is_known
     }
 }
 
@@ -123,7 +93,7 @@ async fn answer(router: axum::Router, request: Request<Body>) -> Answer {
 #[tokio::test]
 async fn without_the_queue_jobs_are_accepted_and_calls_are_told() {
     let world = World::new().await;
-    let router = api::router(Deps { queue: Arc::new(Away), ..world.deps.clone() });
+    let router = api::router(Deps { queue: Arc::new(AwayBroker { is_known: true }), ..world.deps.clone() });
     let body = json!({"model": MODEL, "prompt": "Hi"});
     for headers in [&[][..], &[("idempotency-key", "k")], &[("idempotency-key", "k")]] {
         let refused = answer(router.clone(), request("/v1/completions", headers, &body)).await;
@@ -149,7 +119,7 @@ async fn without_the_queue_jobs_are_accepted_and_calls_are_told() {
 #[tokio::test]
 async fn a_call_whose_queue_goes_away_just_then_runs_for_nobody() {
     let world = World::new().await;
-    let router = api::router(Deps { queue: Arc::new(GoesAway), ..world.deps.clone() });
+    let router = api::router(Deps { queue: Arc::new(AwayBroker { is_known: false }), ..world.deps.clone() });
     let body = json!({"model": MODEL, "prompt": "Hi"});
     let refused = answer(router.clone(), request("/v1/completions", &[], &body)).await;
     assert_eq!((refused.status, refused.code()), (StatusCode::SERVICE_UNAVAILABLE, "queue_unavailable".to_owned()));
