@@ -12,7 +12,7 @@ use lapin::types::{AMQPValue, FieldTable};
 use lapin::{BasicProperties, Channel, Connection, ConnectionProperties};
 use tokio::time::{Instant, timeout};
 
-use crate::queue::{LIMIT, UnderTest, drain, named, next, put, ready_becomes, wakes};
+use crate::queue::{LIMIT, UnderTest, drain, named, next, put, ready_becomes, take, wakes};
 
 mod outages;
 mod proxy;
@@ -296,19 +296,19 @@ async fn a_silent_consumer_is_opened_again() {
 async fn an_arrival_wakes_whoever_waits() {
     let rabbit = Rabbit::fresh().await;
     let queue = &rabbit.queue;
-    assert!(queue.take(&named("aa"), 1).await.unwrap().is_empty());
+    assert!(take(queue, &named("aa"), 1).await.is_empty());
     becomes("consuming", async || {
         put(queue, &wakes(&named("aa"), 1)).await;
         timeout(Duration::from_millis(500), queue.arrived()).await.is_ok()
     })
     .await;
-    while !queue.take(&named("aa"), 10).await.unwrap().is_empty() {}
+    while !take(queue, &named("aa"), 10).await.is_empty() {}
     for _ in 0..20 {
         let (came, ()) = tokio::join!(timeout(Duration::from_secs(2), queue.arrived()), async {
             put(queue, &wakes(&named("aa"), 1)).await;
         });
         came.expect("an arrival was not told");
-        let deliveries = queue.take(&named("aa"), 10).await.unwrap();
+        let deliveries = take(queue, &named("aa"), 10).await;
         for delivery in deliveries {
             queue.ack(delivery).await;
         }
