@@ -6,7 +6,7 @@ use contract::openai::json::BadJson;
 use contract::openai::views::Inconsistent;
 use contract::openai::{ErrorEnvelope, ErrorKind, ParseCode, ParseError};
 use contract::record::RecordError;
-use contract::{Class, JobError, JobState, QueueId, StoreError};
+use contract::{Class, JobError, JobState, QueueId, Scope, StoreError};
 
 /// Why a request is not answered with what it asked for.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +23,18 @@ pub(crate) enum ApiError {
     NoChatTemplate { name: String },
     #[error("there is no model `{name}`; GET /v1/models lists what there is")]
     ModelNotFound { name: String },
+    #[error(
+        "this server needs a key: send it as `authorization: Bearer psk_…`; its operator makes one with `penstock keys create`"
+    )]
+    NoKey,
+    #[error("this key is not known here: check that all of it was copied, and that it is one of this server")]
+    UnknownKey,
+    #[error("this key {}: ask for another one", if *.revoked { "was revoked" } else { "has expired" })]
+    KeyEnded { revoked: bool },
+    #[error("this key lacks the scope `{needed}`, which this call needs")]
+    NoScope { needed: Scope },
+    #[error("there is no key `{id}`; GET /v1/keys lists them")]
+    KeyNotFound { id: String },
     #[error("there is no job `{id}`")]
     JobNotFound { id: String },
     #[error("no trajectory of this job is kept: {reason}")]
@@ -97,6 +109,9 @@ impl ApiError {
             ApiError::TooLong { .. } => ErrorKind::ContextLengthExceeded,
             ApiError::NoChatTemplate { .. } => ErrorKind::NoChatTemplate,
             ApiError::ModelNotFound { .. } => ErrorKind::ModelNotFound,
+            ApiError::NoKey | ApiError::UnknownKey | ApiError::KeyEnded { .. } => ErrorKind::InvalidApiKey,
+            ApiError::NoScope { .. } => ErrorKind::MissingScope,
+            ApiError::KeyNotFound { .. } => ErrorKind::KeyNotFound,
             ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
             ApiError::NoTrajectory { .. } => ErrorKind::NoTrajectory,
             ApiError::NotEnded { .. } => ErrorKind::JobNotEnded,
@@ -180,6 +195,9 @@ impl IntoResponse for ApiError {
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if look.status == 401 {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         if look.should_retry == Some(false) {
             headers.insert("x-should-retry", HeaderValue::from_static("false"));

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use contract::openai::views::replay;
-use contract::{Gone, Job, JobEvent, JobEventBody, JobId, TokenEvent};
+use contract::{Gone, Job, JobEvent, JobEventBody, JobId, TenantId, TokenEvent};
 use futures::StreamExt;
 use futures::stream::BoxStream;
 
@@ -30,6 +30,7 @@ pub(crate) enum Followed {
 /// A reader of one job's tokens.
 pub(crate) struct Follow {
     state: AppState,
+    tenant: TenantId,
     job: JobId,
     /// Position the reader began after.
     first: u32,
@@ -49,13 +50,14 @@ impl Follow {
     ///
     /// # Errors
     /// 404 when there is no such job of this tenant; 503 when the store cannot be read.
-    pub async fn start(state: &AppState, job: JobId, after: u32) -> Result<(Self, Job), ApiError> {
+    pub async fn start(state: &AppState, tenant: &TenantId, job: JobId, after: u32) -> Result<(Self, Job), ApiError> {
         // Subscribe before the query, or what happens in between is lost.
         let waiter = state.waiters.wait_for(job);
         let bus = state.deps.bus.events(&job, after).await.ok();
-        let now = results::job(state, &job).await?;
+        let now = results::job(state, tenant, &job).await?;
         let mut follow = Self {
             state: state.clone(),
+            tenant: tenant.clone(),
             job,
             first: after,
             ids: Vec::new(),
@@ -147,7 +149,7 @@ impl Follow {
 
     /// Reads the store: has the job ended?
     async fn look(&mut self) {
-        let seen = match results::job(&self.state, &self.job).await {
+        let seen = match results::job(&self.state, &self.tenant, &self.job).await {
             Ok(job) if job.state.is_terminal() => results::finished(&self.state, job).await.map(Some),
             Ok(_) => Ok(None),
             Err(error) => Err(error),

@@ -10,6 +10,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures::FutureExt;
 
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::headers;
 use crate::state::AppState;
@@ -33,12 +34,15 @@ pub(crate) async fn frame(State(state): State<AppState>, request: Request, next:
     headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
     let status = response.status();
     state.counters.count_status(status);
+    let caller = response.extensions().get::<Caller>();
     // A stream ends later; this is the time to its head.
     tracing::info!(
         request.id = id.to_str().unwrap_or_default(),
         http.method = method.as_str(),
         http.route = route,
         http.status = status.as_u16(),
+        tenant = caller.map(|caller| caller.tenant.as_str()),
+        key.id = caller.and_then(|caller| caller.key).map(tracing::field::display),
         duration_ms = started.elapsed().as_millis() as u64,
         "answered"
     );
@@ -64,8 +68,11 @@ mod tests {
     #[tokio::test]
     async fn a_panic_is_a_500_in_the_envelope() {
         let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(backends::SqliteStore::open(folder.path().join("jobs.db")).await.unwrap());
         let state = AppState::new(Deps {
-            store: Arc::new(backends::SqliteStore::open(folder.path().join("jobs.db")).await.unwrap()),
+            admin: store.clone(),
+            needs_key: false,
+            store,
             queue: Arc::new(backends::InProcessQueue::default()),
             bus: Arc::new(backends::InProcessBus::default()),
             objects: Arc::new(backends::local_objects(folder.path()).unwrap()),

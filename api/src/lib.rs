@@ -5,6 +5,7 @@
 //! [`contract::JobStore`] and then waits on the bus, with the store behind it. This room opens no model file, runs
 //! nothing, and never learns which adapters stand behind the ports.
 
+mod auth;
 mod body;
 mod error;
 mod follow;
@@ -23,7 +24,7 @@ mod waiters;
 
 use std::sync::Arc;
 
-use contract::{Bus, JobStore, Queue, ServedModel};
+use contract::{AdminStore, Bus, JobStore, Queue, ServedModel};
 use object_store::ObjectStore;
 use tokio::sync::watch;
 
@@ -36,6 +37,10 @@ pub use serve::run;
 pub struct Deps {
     /// The truth about jobs.
     pub store: Arc<dyn JobStore>,
+    /// Keys.
+    pub admin: Arc<dyn AdminStore>,
+    /// Calls need a key even before the first one is made.
+    pub needs_key: bool,
     /// Where wake-ups of interactive jobs go.
     pub queue: Arc<dyn Queue>,
     /// Tokens while they come, signals, and signs of life of workers.

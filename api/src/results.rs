@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use contract::openai::native::{JobObject, job_object};
-use contract::{Job, JobId, JobState, Record, RecordLocation, SegmentPlace};
+use contract::{Job, JobId, JobState, Record, RecordLocation, SegmentPlace, TenantId};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
 use tokio::time::Instant;
@@ -43,8 +43,8 @@ impl Finished {
 }
 
 /// One job of this tenant.
-pub(crate) async fn job(state: &AppState, id: &JobId) -> Result<Job, ApiError> {
-    let found = state.deps.store.get(&state.tenant, id).await?;
+pub(crate) async fn job(state: &AppState, tenant: &TenantId, id: &JobId) -> Result<Job, ApiError> {
+    let found = state.deps.store.get(tenant, id).await?;
     found.ok_or_else(|| ApiError::JobNotFound { id: id.to_string() })
 }
 
@@ -54,7 +54,7 @@ pub(crate) async fn finished(state: &AppState, job: Job) -> Result<Finished, Api
     match read(state, location).await {
         // Archived since the row was read: what was staged is in a segment now.
         Err(ApiError::Objects(object_store::Error::NotFound { .. })) => {
-            let job = self::job(state, &job.id).await?;
+            let job = self::job(state, &job.tenant, &job.id).await?;
             let Some(location) = &job.record else { return Ok(Finished { job, record: None }) };
             let record = Some(read(state, location).await?);
             Ok(Finished { job, record })
@@ -86,12 +86,17 @@ pub(crate) async fn frame(state: &AppState, place: &SegmentPlace) -> Result<Byte
 
 /// Waits until the job has ended or `until` is over, and returns it as it then is. With `until` the wait also ends
 /// when the server begins to drain; without, when the grace is over.
-pub(crate) async fn wait(state: &AppState, id: JobId, until: Option<Instant>) -> Result<Job, ApiError> {
+pub(crate) async fn wait(
+    state: &AppState,
+    tenant: &TenantId,
+    id: JobId,
+    until: Option<Instant>,
+) -> Result<Job, ApiError> {
     // Subscribe before the query, or an end in between is lost.
     let mut waiter = state.waiters.wait_for(id);
     let mut failures = 0;
     loop {
-        let known = match self::job(state, &id).await {
+        let known = match self::job(state, tenant, &id).await {
             Ok(job) if job.state.is_terminal() => return Ok(job),
             Ok(job) => {
                 failures = 0;
@@ -120,7 +125,7 @@ pub(crate) async fn wait(state: &AppState, id: JobId, until: Option<Instant>) ->
             () = tokio::time::sleep(state.deps.limits.poll) => {}
             () = over => return match (until, known) {
                 (Some(_), Some(job)) => Ok(job),
-                (Some(_), None) => self::job(state, &id).await,
+                (Some(_), None) => self::job(state, tenant, &id).await,
                 (None, _) => Err(ApiError::ShuttingDown),
             },
         }

@@ -5,11 +5,12 @@ use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
-use contract::{ServedModel, TenantId};
+use contract::ServedModel;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Deps;
+use crate::auth::Keyring;
 use crate::error::ApiError;
 use crate::stats::Counters;
 use crate::waiters::Waiters;
@@ -21,8 +22,8 @@ pub(crate) struct AppState(Arc<Shared>);
 /// The shared part.
 pub(crate) struct Shared {
     pub deps: Deps,
-    /// Embedded mode has one tenant.
-    pub tenant: TenantId,
+    /// What is known of keys.
+    pub keyring: Keyring,
     /// Who waits for the end of which job.
     pub waiters: Arc<Waiters>,
     /// The shutdown began: long polls answer what they have, readiness is false.
@@ -52,8 +53,8 @@ impl AppState {
         let waiters = Waiters::listening(deps.bus.clone());
         let started_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self(Arc::new(Shared {
+            keyring: Keyring::new(deps.admin.clone(), deps.needs_key),
             deps,
-            tenant: TenantId::local(),
             waiters,
             draining: CancellationToken::new(),
             closing: CancellationToken::new(),

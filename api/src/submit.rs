@@ -7,7 +7,7 @@ use std::time::Duration;
 use contract::openai::parse_job;
 use contract::{
     CancelAnswer, Class, IdempotencyKey, Input, Job, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId,
-    Refused, Request, ServedModel, Signal, Wake,
+    Refused, Request, ServedModel, Signal, TenantId, Wake,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -17,6 +17,7 @@ use crate::state::AppState;
 
 /// What a route wants done.
 pub(crate) struct Submission {
+    pub tenant: TenantId,
     pub request: Request,
     pub class: Class,
     pub deadline: Duration,
@@ -35,6 +36,7 @@ impl Submission {
     /// What is wrong with it.
     pub fn of_job(
         state: &AppState,
+        tenant: &TenantId,
         body: &Value,
         traceparent: Option<String>,
         idempotency: Option<IdempotencyKey>,
@@ -42,6 +44,7 @@ impl Submission {
         let parsed = parse_job(body)?;
         check(&state.model(&parsed.request.model)?, &parsed.request, "request")?;
         Ok(Self {
+            tenant: tenant.clone(),
             request: parsed.request,
             class: parsed.class,
             deadline: parsed.deadline,
@@ -133,7 +136,8 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
         None => return Err(ApiError::Internal),
     };
     // Armed before anything else can be interrupted.
-    let mut hang_up = HangUp { state: state.clone(), job: accepted.job, armed: cancel_on_hang_up };
+    let mut hang_up =
+        HangUp { state: state.clone(), tenant: job.tenant.clone(), job: accepted.job, armed: cancel_on_hang_up };
     if !accepted.replayed {
         state.counters.accepted.fetch_add(1, Ordering::Relaxed);
         if !accepted.held {
@@ -143,7 +147,7 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
                 // The feeder would bring it on its way one day; a client that waits for it now is told the truth. With a
                 // key the job stays, and a repeat of the call finds it.
                 if !is_keyed {
-                    cancel(state, accepted.job).await?;
+                    cancel(state, &job.tenant, accepted.job).await?;
                 }
                 // Nobody hung up.
                 hang_up.disarm();
@@ -177,7 +181,8 @@ pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob
     };
     Ok(NewJob {
         id: JobId::new(),
-        tenant: state.tenant.clone(),
+        trajectory: state.deps.trajectories.of(&submission.tenant),
+        tenant: submission.tenant,
         release,
         route: submission.request.model.clone(),
         class: submission.class,
@@ -191,7 +196,6 @@ pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob
         traceparent: submission.traceparent,
         idempotency: submission.idempotency,
         published_by_caller,
-        trajectory: state.deps.trajectories.of(&state.tenant),
     })
 }
 
@@ -228,8 +232,8 @@ pub(crate) async fn make_known(state: &AppState, wakes: &[(QueueId, Wake)], publ
 }
 
 /// Cancels a job and tells everybody, again if it is asked again: signals get lost.
-pub(crate) async fn cancel(state: &AppState, job: JobId) -> Result<CancelAnswer, ApiError> {
-    let answer = state.deps.store.cancel(&state.tenant, &job).await?;
+pub(crate) async fn cancel(state: &AppState, tenant: &TenantId, job: JobId) -> Result<CancelAnswer, ApiError> {
+    let answer = state.deps.store.cancel(tenant, &job).await?;
     if let CancelAnswer::Cancelled { .. } = answer {
         state.deps.bus.tell(Signal::Cancelled { job }).await;
         state.deps.bus.tell(Signal::Ended { job, state: JobState::Cancelled }).await;
@@ -240,6 +244,7 @@ pub(crate) async fn cancel(state: &AppState, job: JobId) -> Result<CancelAnswer,
 /// Cancels its job when dropped while armed: the client of a synchronous call hung up.
 pub(crate) struct HangUp {
     state: AppState,
+    tenant: TenantId,
     job: JobId,
     armed: bool,
 }
@@ -256,11 +261,11 @@ impl Drop for HangUp {
         if !self.armed {
             return;
         }
-        let (state, job) = (self.state.clone(), self.job);
+        let (state, tenant, job) = (self.state.clone(), self.tenant.clone(), self.job);
         // Without a runtime the process is going down, and the job's deadline ends it.
         let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
         let cancelling = async move {
-            match cancel(&state, job).await {
+            match cancel(&state, &tenant, job).await {
                 Ok(CancelAnswer::Cancelled { .. }) => {
                     state.counters.hang_ups.fetch_add(1, Ordering::Relaxed);
                     let why =

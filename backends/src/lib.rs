@@ -17,5 +17,7 @@ mod transition;
 pub use memory_bus::InProcessBus;
 pub use memory_queue::InProcessQueue;
 pub use objects::local_objects;
-pub use open::{Again, BackendUrls, Backends, OpenError, log_bytes, migrate, open, open_again, scheme};
+pub use open::{
+    AdminOnly, Again, BackendUrls, Backends, OpenError, log_bytes, migrate, open, open_admin, open_again, scheme,
+};
 pub use sqlite::{SqliteOpenError, SqliteOptions, SqliteStore};

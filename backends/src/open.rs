@@ -4,7 +4,7 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use contract::{Bus, JobStore, Queue, StoreError};
+use contract::{AdminStore, Bus, JobStore, Queue, StoreError};
 use object_store::ObjectStore;
 
 use crate::objects::{ObjectsError, local_objects, look, s3_objects};
@@ -69,6 +69,8 @@ impl BackendUrls {
 pub struct Backends {
     /// The truth about jobs.
     pub store: Arc<dyn JobStore>,
+    /// What the installation is run with: keys. The same place as the store.
+    pub admin: Arc<dyn AdminStore>,
     /// Wake-ups.
     pub queue: Arc<dyn Queue>,
     /// Tokens while they come, and signals.
@@ -174,8 +176,8 @@ pub async fn open(urls: &BackendUrls) -> Result<Backends, OpenError> {
     }
     let queue = open_queue(urls).await?;
     let bus = open_bus(urls).await?;
-    let (store, lock) = open_store(&urls.store, POSTGRES_SESSIONS).await?;
-    Ok(Backends { store, queue, bus, objects, lock })
+    let Stores { store, admin, lock } = open_store(&urls.store, POSTGRES_SESSIONS).await?;
+    Ok(Backends { store, admin, queue, bus, objects, lock })
 }
 
 /// Opens store and bus once more, with connections of their own on the runtime of the caller, where they are outside of
@@ -186,7 +188,7 @@ pub async fn open(urls: &BackendUrls) -> Result<Backends, OpenError> {
 pub async fn open_again(urls: &BackendUrls) -> Result<Again, OpenError> {
     let mut again = Again::default();
     if scheme(&urls.store) != "sqlite" {
-        again.store = Some(open_store(&urls.store, 1).await?.0);
+        again.store = Some(open_store(&urls.store, 1).await?.store);
     }
     if urls.bus != MEMORY {
         again.bus = Some(open_bus(urls).await?);
@@ -197,17 +199,31 @@ pub async fn open_again(urls: &BackendUrls) -> Result<Again, OpenError> {
 /// Most sessions of one process.
 const POSTGRES_SESSIONS: u32 = 10;
 
-async fn open_store(url: &str, sessions: u32) -> Result<(Arc<dyn JobStore>, Option<File>), OpenError> {
+/// One store by both its ports.
+struct Stores {
+    store: Arc<dyn JobStore>,
+    admin: Arc<dyn AdminStore>,
+    lock: Option<File>,
+}
+
+impl Stores {
+    fn of<S: JobStore + AdminStore + 'static>(store: S, lock: Option<File>) -> Self {
+        let store = Arc::new(store);
+        Self { store: store.clone(), admin: store, lock }
+    }
+}
+
+async fn open_store(url: &str, sessions: u32) -> Result<Stores, OpenError> {
     match scheme(url) {
         "postgres" | "postgresql" => {
             let options = PostgresOptions { max_connections: sessions, ..PostgresOptions::new(url) };
-            Ok((Arc::new(PostgresStore::connect_with(options).await?), None))
+            Ok(Stores::of(PostgresStore::connect_with(options).await?, None))
         }
         _ => open_sqlite(url).await,
     }
 }
 
-async fn open_sqlite(url: &str) -> Result<(Arc<dyn JobStore>, Option<File>), OpenError> {
+async fn open_sqlite(url: &str) -> Result<Stores, OpenError> {
     let database = local_path("store", url, "sqlite", STORE)?;
     let folder = database.parent().ok_or(OpenError::Path { setting: "store", instead: STORE })?;
     let lock = lock_folder(folder)?;
@@ -220,7 +236,7 @@ async fn open_sqlite(url: &str) -> Result<(Arc<dyn JobStore>, Option<File>), Ope
             "took over the jobs of the process before"
         );
     }
-    Ok((Arc::new(store), Some(lock)))
+    Ok(Stores::of(store, Some(lock)))
 }
 
 async fn open_queue(urls: &BackendUrls) -> Result<Arc<dyn Queue>, OpenError> {
@@ -255,6 +271,22 @@ fn open_objects(url: &str) -> Result<Arc<dyn ObjectStore>, OpenError> {
     }
     let folder = local_path("objects", url, "file", OBJECTS)?;
     Ok(Arc::new(local_objects(folder)?))
+}
+
+/// Opens the store alone, for what the installation is run with: keys.
+///
+/// # Errors
+/// [`OpenError`].
+pub async fn open_admin(urls: &BackendUrls) -> Result<AdminOnly, OpenError> {
+    let Stores { admin, lock, .. } = open_store(&urls.store, 1).await?;
+    Ok(AdminOnly { admin, _lock: lock })
+}
+
+/// What [`open_admin`] opens.
+pub struct AdminOnly {
+    /// The store.
+    pub admin: Arc<dyn AdminStore>,
+    _lock: Option<File>,
 }
 
 /// Brings the tables of the store up to date; answers how many migrations were applied.

@@ -14,7 +14,9 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use layers::{ConfigError, Flags};
-pub use sections::{Backend, Bus, Client, Engine, Limits, Log, LogFormat, Queue, Secret, Serve, Trajectories, Worker};
+pub use sections::{
+    Auth, Backend, Bus, Client, Engine, Limits, Log, LogFormat, Queue, Secret, Serve, Trajectories, Worker,
+};
 
 /// Every setting, in its final type. `deploy/penstock.toml` says what each means.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
@@ -22,6 +24,8 @@ pub use sections::{Backend, Bus, Client, Engine, Limits, Log, LogFormat, Queue, 
 pub struct Config {
     /// Where the server listens and keeps its data, and which model it serves.
     pub serve: Serve,
+    /// Who may call.
+    pub auth: Auth,
     /// The engine's threads and memory.
     pub engine: Engine,
     /// Most unfinished jobs of each class, and the largest body.

@@ -8,6 +8,7 @@ mod config;
 mod embedded;
 mod folders;
 mod http;
+mod keys;
 mod logging;
 mod model;
 mod process;
@@ -44,6 +45,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     #[command(subcommand)]
     Bench(bench::BenchCommand),
+    #[command(subcommand)]
+    Keys(keys::KeysCommand),
     #[command(subcommand)]
     Model(model::ModelCommand),
     Config(config::show::ConfigCommand),
@@ -83,6 +86,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             logging::start_quiet();
             bench::run(command, &cli.config).await.map(done)
         }
+        Command::Keys(command) => keys::run(command, &cli.config).await,
         Command::Model(command) => model::run(command).await,
         Command::Config(command) => {
             config::show::run(command, &config::load(&cli.config, config::Flags::default())?)?;

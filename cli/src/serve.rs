@@ -60,6 +60,8 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     let (stop, stopped) = watch::channel(false);
     let deps = api::Deps {
         store: Arc::clone(&backends.store),
+        admin: Arc::clone(&backends.admin),
+        needs_key: settings.auth.required,
         queue: Arc::clone(&backends.queue),
         bus: Arc::clone(&backends.bus),
         objects: Arc::clone(&backends.objects),

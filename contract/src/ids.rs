@@ -40,20 +40,21 @@ pub struct BadId {
 }
 
 impl BadId {
-    fn new(text: &str, expected: &'static str) -> Self {
+    pub(crate) fn new(text: &str, expected: &'static str) -> Self {
         Self { text: text.chars().take(80).collect(), expected }
     }
+}
+
+/// The UUID of an id that begins with its kind.
+pub(crate) fn tagged(text: &str, tag: &str) -> Option<Uuid> {
+    text.strip_prefix(tag).filter(|digits| digits.len() == 32).and_then(|digits| Uuid::try_parse(digits).ok())
 }
 
 impl FromStr for JobId {
     type Err = BadId;
 
     fn from_str(text: &str) -> Result<Self, BadId> {
-        let digits = text.strip_prefix("job_").filter(|digits| digits.len() == 32);
-        digits
-            .and_then(|digits| Uuid::try_parse(digits).ok())
-            .map(Self)
-            .ok_or_else(|| BadId::new(text, "a job id (`job_` and 32 hexadecimal digits)"))
+        tagged(text, "job_").map(Self).ok_or_else(|| BadId::new(text, "a job id (`job_` and 32 hexadecimal digits)"))
     }
 }
 

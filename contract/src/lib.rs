@@ -6,6 +6,7 @@
 pub mod event;
 pub mod ids;
 pub mod job;
+pub mod key;
 pub mod life;
 pub mod openai;
 pub mod outcome;
@@ -21,9 +22,12 @@ pub use ids::{Class, Fingerprint, JobId, QueueId, TenantId, WorkerId};
 pub use job::{
     Accepted, CancelAnswer, Filter, IdempotencyKey, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake,
 };
+pub use key::{FoundKey, Key, KeyId, KeyText, NewKey, Scope};
 pub use life::{Budgets, IllegalTransition, JobState, Life, Transition, transition};
 pub use outcome::{ErrorCode, FinishReason, JobError, Outcome, Usage};
-pub use ports::{Bus, BusError, Delivery, Gone, JobStore, LeaseLost, Published, Queue, QueueError, StoreError};
+pub use ports::{
+    AdminStore, Bus, BusError, Delivery, Gone, JobStore, LeaseLost, Published, Queue, QueueError, StoreError,
+};
 pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, TrajectoryMode};
 pub use release::ServedModel;
 pub use request::{Input, Kind, Message, Prompt, Request, Role, Sampling};

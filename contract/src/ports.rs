@@ -9,6 +9,7 @@ use futures::stream::BoxStream;
 use crate::event::{JobEvent, Signal, WorkerInfo};
 use crate::ids::{JobId, QueueId, TenantId, WorkerId};
 use crate::job::{Accepted, CancelAnswer, Filter, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake};
+use crate::key::{FoundKey, Key, KeyId, NewKey};
 use crate::life::JobState;
 use crate::outcome::{JobError, Outcome, Usage};
 use crate::record::SegmentPlace;
@@ -99,6 +100,21 @@ pub trait JobStore: Send + Sync {
     async fn offer(&self, model: &ServedModel) -> Result<(), StoreError>;
     /// The models that were offered, one per name, first offered first.
     async fn offered(&self) -> Result<Vec<ServedModel>, StoreError>;
+}
+
+/// What an installation is run with, beside its jobs. In the same place as the jobs.
+#[async_trait]
+pub trait AdminStore: Send + Sync {
+    /// Keeps a new key; durable before this answers.
+    async fn add_key(&self, key: &NewKey) -> Result<Key, StoreError>;
+    /// The key of this prefix, good or not.
+    async fn find_key(&self, prefix: &str) -> Result<Option<FoundKey>, StoreError>;
+    /// All keys of a tenant, or of all tenants, newest first.
+    async fn keys(&self, tenant: Option<&TenantId>) -> Result<Vec<Key>, StoreError>;
+    /// Revokes a key; the first time counts. Answers the key as it then is.
+    async fn revoke_key(&self, id: &KeyId) -> Result<Option<Key>, StoreError>;
+    /// Whether a key was ever made: from then on calls need one.
+    async fn has_keys(&self) -> Result<bool, StoreError>;
 }
 
 /// What became of a published wake-up.

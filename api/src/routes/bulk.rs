@@ -9,11 +9,12 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use contract::openai::requests::JobRequest;
 use contract::openai::{ErrorBody, ErrorEnvelope, ParseCode, ParseError};
-use contract::{JobId, NewJob, QueueId, Wake};
+use contract::{JobId, NewJob, QueueId, TenantId, Wake};
 use serde::Serialize;
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::state::AppState;
 use crate::submit::{self, Submission};
@@ -69,7 +70,11 @@ pub(super) struct ItemAnswer {
             headers(("retry-after" = u64, description = "Seconds"))),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
-pub(super) async fn create(State(state): State<AppState>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn create(
+    State(state): State<AppState>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
     if request.headers().contains_key("idempotency-key") {
         let problem = "is of one job: POST them to /v1/jobs with a key each";
         return Err(ApiError::Header { name: "Idempotency-Key", problem });
@@ -86,7 +91,7 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     let mut answers: Vec<Option<Result<JobId, ApiError>>> = Vec::with_capacity(items.len());
     let (mut indices, mut jobs) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
     for (index, item) in items.iter().enumerate() {
-        match prepare(&state, item, traceparent.clone()) {
+        match prepare(&state, &caller.tenant, item, traceparent.clone()) {
             Ok(job) => {
                 indices.push(index);
                 jobs.push(job);
@@ -107,8 +112,8 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     Ok(reply(answers.into_iter().map(|answer| answer.unwrap_or(Err(ApiError::Internal)))))
 }
 
-fn prepare(state: &AppState, item: &Value, traceparent: Option<String>) -> Result<NewJob, ApiError> {
-    let submission = Submission::of_job(state, item, traceparent, None)?;
+fn prepare(state: &AppState, tenant: &TenantId, item: &Value, traceparent: Option<String>) -> Result<NewJob, ApiError> {
+    let submission = Submission::of_job(state, tenant, item, traceparent, None)?;
     submit::new_job(state, submission)
 }
 

@@ -13,9 +13,10 @@ use contract::openai::requests::{ChatRequest, CompletionRequest};
 use contract::openai::stream::{Chunks, DONE};
 use contract::openai::views::result_body;
 use contract::openai::{ErrorEnvelope, ParseCode, ParseError, Parsed, parse_chat, parse_completion};
-use contract::{Class, IdempotencyKey, Job, Kind, ServedModel};
+use contract::{Class, IdempotencyKey, Job, Kind, ServedModel, TenantId};
 use tokio::time::Instant;
 
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::follow::{Follow, Followed};
 use crate::headers::{self, Prefer};
@@ -47,8 +48,12 @@ use crate::{body, results};
         (status = 503, description = "No worker is ready, or the store cannot be used now", body = ErrorEnvelope),
         (status = 504, description = "The deadline passed", body = ErrorEnvelope),
     ))]
-pub(super) async fn chat(State(state): State<AppState>, request: Request) -> Result<Response, ApiError> {
-    call(state, Kind::Chat, request).await
+pub(super) async fn chat(
+    State(state): State<AppState>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
+    call(state, caller, Kind::Chat, request).await
 }
 
 /// Continues a text.
@@ -71,11 +76,15 @@ pub(super) async fn chat(State(state): State<AppState>, request: Request) -> Res
         (status = 503, description = "No worker is ready, or the store cannot be used now", body = ErrorEnvelope),
         (status = 504, description = "The deadline passed", body = ErrorEnvelope),
     ))]
-pub(super) async fn completion(State(state): State<AppState>, request: Request) -> Result<Response, ApiError> {
-    call(state, Kind::Completion, request).await
+pub(super) async fn completion(
+    State(state): State<AppState>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
+    call(state, caller, Kind::Completion, request).await
 }
 
-async fn call(state: AppState, kind: Kind, request: Request) -> Result<Response, ApiError> {
+async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> Result<Response, ApiError> {
     let (prefer, traceparent) = (Prefer::of(request.headers()), headers::traceparent(request.headers()));
     let key = headers::idempotency_key(request.headers())?;
     let value = body::json(request, &state.deps.limits).await?;
@@ -93,6 +102,7 @@ async fn call(state: AppState, kind: Kind, request: Request) -> Result<Response,
     let cancel_on_hang_up = key.is_none() && !prefer.respond_async;
     let Parsed { request, stream, include_usage, metadata } = parsed;
     let submission = Submission {
+        tenant: caller.tenant.clone(),
         request,
         class: Class::Interactive,
         deadline: Duration::from_secs(Class::Interactive.default_deadline_seconds()),
@@ -104,11 +114,11 @@ async fn call(state: AppState, kind: Kind, request: Request) -> Result<Response,
     };
     let submitted = submit::submit(&state, submission, cancel_on_hang_up).await?;
     if prefer.respond_async {
-        answer_async(&state, submitted, prefer).await
+        answer_async(&state, &caller.tenant, submitted, prefer).await
     } else if stream {
-        answer_stream(&state, submitted, include_usage).await
+        answer_stream(&state, &caller.tenant, submitted, include_usage).await
     } else {
-        answer_whole(&state, submitted).await
+        answer_whole(&state, &caller.tenant, submitted).await
     }
 }
 
@@ -133,23 +143,28 @@ async fn ready(state: &AppState, model: &ServedModel) -> Result<(), ApiError> {
     super::health::ready_worker(state, model).await.map_err(|reason| ApiError::NotReady { reason })
 }
 
-async fn answer_async(state: &AppState, submitted: Submitted, prefer: Prefer) -> Result<Response, ApiError> {
+async fn answer_async(
+    state: &AppState,
+    tenant: &TenantId,
+    submitted: Submitted,
+    prefer: Prefer,
+) -> Result<Response, ApiError> {
     let job = match prefer.wait {
         Some(wait) => {
-            let job = results::wait(state, submitted.job, Some(Instant::now() + wait)).await?;
+            let job = results::wait(state, tenant, submitted.job, Some(Instant::now() + wait)).await?;
             if job.state.is_terminal() {
                 return whole_reply(state, job, submitted.replayed, prefer).await;
             }
             job
         }
-        None => results::job(state, &submitted.job).await?,
+        None => results::job(state, tenant, &submitted.job).await?,
     };
     // Without a wait this is a 202 even for a job that has ended: the client did not ask for an answer.
     accepted_reply(state, job, prefer, submitted.replayed).await
 }
 
-async fn answer_whole(state: &AppState, mut submitted: Submitted) -> Result<Response, ApiError> {
-    let job = results::wait(state, submitted.job, None).await?;
+async fn answer_whole(state: &AppState, tenant: &TenantId, mut submitted: Submitted) -> Result<Response, ApiError> {
+    let job = results::wait(state, tenant, submitted.job, None).await?;
     submitted.hang_up.disarm();
     whole_reply(state, job, submitted.replayed, Prefer::default()).await
 }
@@ -176,8 +191,13 @@ fn describe(response: &mut Response, job: &Job, replayed: bool) {
 
 /// Streams the answer. What ends badly before the first token, and within [`crate::Limits::first_event`], has a real
 /// status; later, an error is an event.
-async fn answer_stream(state: &AppState, mut submitted: Submitted, include_usage: bool) -> Result<Response, ApiError> {
-    let (mut follow, job) = Follow::start(state, submitted.job, 0).await?;
+async fn answer_stream(
+    state: &AppState,
+    tenant: &TenantId,
+    mut submitted: Submitted,
+    include_usage: bool,
+) -> Result<Response, ApiError> {
+    let (mut follow, job) = Follow::start(state, tenant, submitted.job, 0).await?;
     let first = tokio::time::timeout(state.deps.limits.first_event, first_visible(&mut follow)).await.ok().flatten();
     let first = match first {
         Some(Followed::Failed(error)) => return Err(error),

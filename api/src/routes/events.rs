@@ -7,6 +7,7 @@ use contract::openai::ErrorEnvelope;
 use contract::openai::native::{EndedData, StartedData, TokenData};
 use serde::Serialize;
 
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::follow::{Follow, Followed};
 use crate::headers;
@@ -33,12 +34,13 @@ use crate::state::AppState;
     ))]
 pub(super) async fn events(
     State(state): State<AppState>,
+    caller: Caller,
     path: PathText,
     request_headers: HeaderMap,
 ) -> Result<Response, ApiError> {
     let id = job_id(path)?;
     let after = last_event_id(&request_headers)?;
-    let (follow, job) = Follow::start(&state, id, after).await?;
+    let (follow, job) = Follow::start(&state, &caller.tenant, id, after).await?;
     let mut response = sse::reply(&state, NativeEvents { follow });
     headers::describe(response.headers_mut(), &job);
     Ok(response)

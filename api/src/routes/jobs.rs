@@ -14,6 +14,7 @@ use contract::openai::requests::JobRequest;
 use contract::{CancelAnswer, IdempotencyKey, Job, JobId};
 use tokio::time::{Duration, Instant};
 
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::headers::{self, Prefer};
 use crate::routes::list::pairs;
@@ -85,19 +86,23 @@ pub(super) async fn accepted_reply(
             headers(("retry-after" = u64, description = "Seconds"))),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
-pub(super) async fn create(State(state): State<AppState>, request: Request) -> Result<Response, ApiError> {
+pub(super) async fn create(
+    State(state): State<AppState>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
     let (prefer, traceparent) = (Prefer::of(request.headers()), headers::traceparent(request.headers()));
     // Every answer of this route is an asynchronous one already.
     let prefer = Prefer { respond_async: false, ..prefer };
     let key = headers::idempotency_key(request.headers())?;
     let value = body::json(request, &state.deps.limits).await?;
     let key = key.map(|key| IdempotencyKey { key, body_hash: body_hash("/v1/jobs", &value) });
-    let submission = Submission::of_job(&state, &value, traceparent, key)?;
+    let submission = Submission::of_job(&state, &caller.tenant, &value, traceparent, key)?;
     let submitted = submit::submit(&state, submission, false).await?;
     let job = match (prefer.wait, submitted.new) {
-        (Some(wait), _) => results::wait(&state, submitted.job, Some(Instant::now() + wait)).await?,
+        (Some(wait), _) => results::wait(&state, &caller.tenant, submitted.job, Some(Instant::now() + wait)).await?,
         (None, Some(job)) => job,
-        (None, None) => results::job(&state, &submitted.job).await?,
+        (None, None) => results::job(&state, &caller.tenant, &submitted.job).await?,
     };
     accepted_reply(&state, job, prefer, submitted.replayed).await
 }
@@ -118,6 +123,7 @@ pub(super) async fn create(State(state): State<AppState>, request: Request) -> R
     ))]
 pub(super) async fn get(
     State(state): State<AppState>,
+    caller: Caller,
     path: PathText,
     RawQuery(query): RawQuery,
 ) -> Result<Response, ApiError> {
@@ -132,9 +138,9 @@ pub(super) async fn get(
     let job = match wait {
         Some(seconds) => {
             let until = Instant::now() + Duration::from_secs(seconds);
-            results::wait(&state, id, Some(until)).await?
+            results::wait(&state, &caller.tenant, id, Some(until)).await?
         }
-        None => results::job(&state, &id).await?,
+        None => results::job(&state, &caller.tenant, &id).await?,
     };
     reply(&state, StatusCode::OK, job).await
 }
@@ -156,11 +162,15 @@ fn wait_seconds(text: &str) -> Result<u64, ApiError> {
         (status = 409, description = "It had ended otherwise before", body = ErrorEnvelope),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
-pub(super) async fn cancel(State(state): State<AppState>, path: PathText) -> Result<Response, ApiError> {
+pub(super) async fn cancel(
+    State(state): State<AppState>,
+    caller: Caller,
+    path: PathText,
+) -> Result<Response, ApiError> {
     let id = job_id(path)?;
-    match submit::cancel(&state, id).await? {
+    match submit::cancel(&state, &caller.tenant, id).await? {
         CancelAnswer::Cancelled { .. } => {
-            let job = results::job(&state, &id).await?;
+            let job = results::job(&state, &caller.tenant, &id).await?;
             reply(&state, StatusCode::OK, job).await
         }
         CancelAnswer::AlreadyEnded(ended) => Err(ApiError::AlreadyEnded { state: ended }),

@@ -8,6 +8,7 @@ use contract::openai::ErrorEnvelope;
 use contract::openai::native::JobList;
 use contract::{Class, Filter, JobId, JobState};
 
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::state::AppState;
 
@@ -82,8 +83,12 @@ fn filter(query: Option<&str>) -> Result<Filter, ApiError> {
         (status = 400, description = "A parameter is wrong; `param` names it", body = ErrorEnvelope),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
-pub(super) async fn list(State(state): State<AppState>, RawQuery(query): RawQuery) -> Result<Json<JobList>, ApiError> {
-    let page = state.deps.store.list(&state.tenant, &filter(query.as_deref())?).await?;
+pub(super) async fn list(
+    State(state): State<AppState>,
+    caller: Caller,
+    RawQuery(query): RawQuery,
+) -> Result<Json<JobList>, ApiError> {
+    let page = state.deps.store.list(&caller.tenant, &filter(query.as_deref())?).await?;
     Ok(Json(JobList::new(&page.jobs, page.has_more)))
 }
 

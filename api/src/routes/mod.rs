@@ -5,6 +5,7 @@ mod completions;
 mod events;
 mod health;
 mod jobs;
+mod keys;
 mod list;
 mod models;
 mod operations;
@@ -16,9 +17,12 @@ use axum::http::{Method, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use utoipa::OpenApi;
+use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
+use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
 
+use crate::auth::{self, Needs};
 use crate::error::ApiError;
 use crate::frame;
 use crate::state::AppState;
@@ -35,6 +39,7 @@ use crate::state::AppState;
         (name = "jobs", description = "The native way: durable jobs."),
         (name = "openai", description = "Compatible with OpenAI's clients: each call is an interactive job that \
                                          somebody waits for. Hanging up cancels it, except with an idempotency key."),
+        (name = "keys", description = "API keys, for operators (scope `admin`)."),
         (name = "operations", description = "Health and figures."),
     ),
     components(schemas(
@@ -60,6 +65,8 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(models::get))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
+        .routes(routes!(keys::create, keys::list))
+        .routes(routes!(keys::revoke))
         .routes(routes!(operations::stats))
         .routes(routes!(operations::page))
         .routes(routes!(openapi_json))
@@ -67,18 +74,52 @@ fn described() -> OpenApiRouter<AppState> {
 
 /// The description of all routes, as `GET /openapi.json` answers it.
 pub fn openapi() -> utoipa::openapi::OpenApi {
-    described().into_openapi()
+    let mut description = described().into_openapi();
+    describe_keys(&mut description);
+    description
+}
+
+/// Says which routes need a key, and what they answer without.
+fn describe_keys(description: &mut utoipa::openapi::OpenApi) {
+    const BEARER: &str = "key";
+    let scheme = Http::builder().scheme(HttpAuthScheme::Bearer).description(Some(
+        "A key (`psk_…`). None is needed until the first one is made, except where the server's settings say so.",
+    ));
+    let components = description.components.get_or_insert_default();
+    components.security_schemes.insert(BEARER.to_owned(), RefOr::T(SecurityScheme::Http(scheme.build())));
+    let envelope = |what: String| {
+        let schema = Ref::from_schema_name("ErrorEnvelope");
+        let content = ContentBuilder::new().schema(Some(schema)).build();
+        RefOr::T(ResponseBuilder::new().description(what).content("application/json", content).build())
+    };
+    for (path, item) in &mut description.paths.paths {
+        let operations = [(Method::GET, &mut item.get), (Method::POST, &mut item.post)];
+        for (method, operation) in operations.into_iter().filter_map(|(method, slot)| Some((method, slot.as_mut()?))) {
+            let needs = auth::needs(&method, path);
+            if needs == Needs::Nothing {
+                continue;
+            }
+            operation.security = Some(vec![SecurityRequirement::new::<_, _, String>(BEARER, [])]);
+            let responses = &mut operation.responses.responses;
+            responses.insert("401".to_owned(), envelope("A key is needed, or this one is not good".to_owned()));
+            if let Needs::Scope(scope) = needs {
+                responses.insert("403".to_owned(), envelope(format!("The key lacks the scope `{scope}`")));
+            }
+        }
+    }
 }
 
 /// All routes over `state`.
 pub(crate) fn app(state: AppState) -> Router {
-    let (router, description) = described().split_for_parts();
+    let (router, mut description) = described().split_for_parts();
+    describe_keys(&mut description);
     let json = description.to_pretty_json().unwrap_or_default();
     // Only the first call sets it; all calls would set the same.
     let _ = state.openapi.set(Bytes::from(json));
     router
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(state.clone(), auth::authenticate))
         .layer(axum::middleware::from_fn_with_state(state.clone(), frame::frame))
         .with_state(state)
 }

@@ -6,6 +6,7 @@ use axum::response::{IntoResponse, Response};
 use contract::openai::ErrorEnvelope;
 use contract::{Job, JobState, Trajectory, TrajectoryMode, TrajectoryObject};
 
+use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::routes::jobs::{PathText, job_id};
 use crate::state::AppState;
@@ -23,8 +24,12 @@ use crate::{headers, results};
         (status = 409, description = "The job has not ended yet (`job_not_ended`)", body = ErrorEnvelope),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
-pub(super) async fn trajectory(State(state): State<AppState>, path: PathText) -> Result<Response, ApiError> {
-    let job = results::job(&state, &job_id(path)?).await?;
+pub(super) async fn trajectory(
+    State(state): State<AppState>,
+    caller: Caller,
+    path: PathText,
+) -> Result<Response, ApiError> {
+    let job = results::job(&state, &caller.tenant, &job_id(path)?).await?;
     if job.trajectory == TrajectoryMode::Off {
         return Err(ApiError::NoTrajectory { reason: "trajectories were off when it was accepted".to_owned() });
     }

@@ -25,6 +25,7 @@ async fn the_description_has_every_route_and_no_other() {
         "get /v1/jobs/{id}",
         "get /v1/jobs/{id}/events",
         "get /v1/jobs/{id}/trajectory",
+        "get /v1/keys",
         "get /v1/models",
         "get /v1/models/{model}",
         "get /v1/stats",
@@ -33,6 +34,8 @@ async fn the_description_has_every_route_and_no_other() {
         "post /v1/jobs",
         "post /v1/jobs/{id}/cancel",
         "post /v1/jobs:batch",
+        "post /v1/keys",
+        "post /v1/keys/{id}/revoke",
     ];
     assert_eq!(routes, expected.map(str::to_owned).into());
     assert!(description["openapi"].as_str().unwrap().starts_with("3."));

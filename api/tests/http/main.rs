@@ -6,6 +6,7 @@ mod contract_routes;
 mod degraded;
 mod endings;
 mod jobs;
+mod keys;
 mod live;
 mod refusals;
 mod streams;

@@ -87,6 +87,8 @@ impl World {
         let base = ServedModel { name: "base".into(), has_chat_template: false, ..model() };
         let deps = Deps {
             store: store.clone(),
+            admin: store.clone(),
+            needs_key: false,
             queue: queue.clone(),
             bus: bus.clone(),
             objects: objects.clone(),

@@ -24,6 +24,7 @@ mod due;
 mod fault;
 mod finish;
 mod group;
+mod keys;
 mod lease;
 mod migrate;
 mod read;
@@ -36,9 +37,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use contract::{
-    Accepted, CancelAnswer, Filter, Job, JobError, JobId, JobState, JobStore, Lease, LeaseLost, Leased, NewJob,
-    Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError, TenantId, Unarchived, Usage, Wake,
-    WorkerId,
+    Accepted, AdminStore, CancelAnswer, Filter, FoundKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, Lease,
+    LeaseLost, Leased, NewJob, NewKey, Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError,
+    TenantId, Unarchived, Usage, Wake, WorkerId,
 };
 use sqlx::ConnectOptions;
 use uuid::Uuid;
@@ -263,6 +264,29 @@ impl JobStore for PostgresStore {
 
     async fn offered(&self) -> Result<Vec<ServedModel>, StoreError> {
         self.db.read(&read::Offered).await
+    }
+}
+
+#[async_trait]
+impl AdminStore for PostgresStore {
+    async fn add_key(&self, key: &NewKey) -> Result<Key, StoreError> {
+        self.db.once(&keys::Add { key }).await
+    }
+
+    async fn find_key(&self, prefix: &str) -> Result<Option<FoundKey>, StoreError> {
+        self.db.read(&keys::Find { prefix }).await
+    }
+
+    async fn keys(&self, tenant: Option<&TenantId>) -> Result<Vec<Key>, StoreError> {
+        self.db.read(&keys::List { tenant }).await
+    }
+
+    async fn revoke_key(&self, id: &KeyId) -> Result<Option<Key>, StoreError> {
+        self.db.once(&keys::Revoke { id }).await
+    }
+
+    async fn has_keys(&self) -> Result<bool, StoreError> {
+        self.db.read(&keys::HasAny).await
     }
 }
 

@@ -9,6 +9,7 @@ mod change;
 mod due;
 mod fault;
 mod finish;
+mod keys;
 mod lead;
 mod lease;
 mod read;
@@ -22,9 +23,9 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use contract::{
-    Accepted, CancelAnswer, Filter, Job, JobError, JobId, JobState, JobStore, Lease, LeaseLost, Leased, NewJob,
-    Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError, TenantId, Unarchived, Usage, Wake,
-    WorkerId,
+    Accepted, AdminStore, CancelAnswer, Filter, FoundKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, Lease,
+    LeaseLost, Leased, NewJob, NewKey, Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError,
+    TenantId, Unarchived, Usage, Wake, WorkerId,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -235,6 +236,29 @@ impl JobStore for SqliteStore {
 
     async fn offered(&self) -> Result<Vec<ServedModel>, StoreError> {
         read::offered(&self.readers).await.map_err(Fault::nothing_written)
+    }
+}
+
+#[async_trait]
+impl AdminStore for SqliteStore {
+    async fn add_key(&self, key: &NewKey) -> Result<Key, StoreError> {
+        self.writer.submit(keys::Add { key: key.clone() }).await
+    }
+
+    async fn find_key(&self, prefix: &str) -> Result<Option<FoundKey>, StoreError> {
+        keys::find(&self.readers, self.now(), prefix).await.map_err(Fault::nothing_written)
+    }
+
+    async fn keys(&self, tenant: Option<&TenantId>) -> Result<Vec<Key>, StoreError> {
+        keys::list(&self.readers, tenant).await.map_err(Fault::nothing_written)
+    }
+
+    async fn revoke_key(&self, id: &KeyId) -> Result<Option<Key>, StoreError> {
+        self.writer.submit(keys::Revoke { id: *id }).await
+    }
+
+    async fn has_keys(&self) -> Result<bool, StoreError> {
+        keys::has_any(&self.readers).await.map_err(Fault::nothing_written)
     }
 }
 

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use contract::{
-    Accepted, Class, Fingerprint, IdempotencyKey, Input, Job, JobId, JobState, JobStore, Lease, Leased, Message,
-    NewJob, Outcome, QueueId, RecordLocation, Request, Role, Sampling, TenantId, Usage, Wake, WorkerId,
+    Accepted, AdminStore, Class, Fingerprint, IdempotencyKey, Input, Job, JobId, JobState, JobStore, Lease, Leased,
+    Message, NewJob, Outcome, QueueId, RecordLocation, Request, Role, Sampling, TenantId, Usage, Wake, WorkerId,
 };
 
 /// A store in the hands of a test: its clock stands still until the test moves it.
@@ -15,6 +15,8 @@ use contract::{
 pub trait StoreUnderTest: Send + Sync {
     /// The store.
     fn store(&self) -> Arc<dyn JobStore>;
+    /// The same one by its other port.
+    fn admin(&self) -> Arc<dyn AdminStore>;
     /// Lets time pass.
     async fn advance(&self, by: Duration);
     /// Opens it anew, as after a kill: nothing is ended or cleaned up.

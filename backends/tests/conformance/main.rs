@@ -18,6 +18,7 @@ mod store_archive;
 mod store_end;
 mod store_faults;
 mod store_feed;
+mod store_keys;
 mod store_lease;
 mod store_read;
 mod store_reap;
@@ -168,6 +169,15 @@ on_every_store!(store_archive:
     of_concurrent_switches_one_has_each_row,
     places_outlive_the_process,
     a_name_means_the_newest_release_offered,
+);
+
+on_every_store!(store_keys:
+    a_key_is_found_by_its_prefix,
+    an_installation_knows_whether_it_ever_had_a_key,
+    a_key_ends_at_its_time,
+    the_first_revocation_counts,
+    keys_are_listed_by_tenant_newest_first,
+    a_prefix_is_of_one_key,
 );
 
 on_every_store!(random: random_lives_follow_the_model);

@@ -12,7 +12,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
 use backends::postgres::{PostgresClock, PostgresOptions, PostgresStore, migrate};
-use contract::{JobId, JobStore};
+use contract::{AdminStore, JobId, JobStore};
 use sqlx::migrate::Migrator;
 use sqlx::postgres::PgConnectOptions;
 use sqlx::{AssertSqlSafe, ConnectOptions, PgConnection, Row};
@@ -159,6 +159,10 @@ async fn open(url: &str, clock: Arc<AtomicI64>) -> PostgresStore {
 #[async_trait]
 impl StoreUnderTest for Postgres {
     fn store(&self) -> Arc<dyn JobStore> {
+        self.store.clone()
+    }
+
+    fn admin(&self) -> Arc<dyn AdminStore> {
         self.store.clone()
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backends::{SqliteOptions, SqliteStore};
-use contract::{JobId, JobStore};
+use contract::{AdminStore, JobId, JobStore};
 use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{ConnectOptions, Row, SqliteConnection};
 use tempfile::TempDir;
@@ -60,6 +60,10 @@ async fn open(path: PathBuf, clock: Arc<AtomicI64>, max_bytes: Option<u64>) -> S
 #[async_trait]
 impl StoreUnderTest for Sqlite {
     fn store(&self) -> Arc<dyn JobStore> {
+        self.store.clone()
+    }
+
+    fn admin(&self) -> Arc<dyn AdminStore> {
         self.store.clone()
     }
 

@@ -160,6 +160,8 @@ async fn measure(
         listener,
         api::Deps {
             store: Arc::clone(&backends.store),
+            admin: Arc::clone(&backends.admin),
+            needs_key: false,
             queue: Arc::clone(&backends.queue),
             bus: Arc::clone(&backends.bus),
             objects: Arc::clone(&backends.objects),

@@ -226,6 +226,7 @@ impl Known {
     /// A variable's text as the type its setting has; text that does not fit stays text and is refused later.
     fn typed(&self, key: &str, text: &str) -> Value {
         match self.0.get(key) {
+            Some(Value::Bool(..)) => text.trim().parse::<bool>().map_or_else(|_| Value::from(text), Value::from),
             Some(Value::Num(..)) => text.trim().parse::<u64>().map_or_else(|_| Value::from(text), Value::from),
             // An inline table, as TOML writes it: { acme = "off" }.
             Some(Value::Dict(..)) => {
@@ -320,6 +321,7 @@ mod tests {
             ("PENSTOCK_SERVE__LISTEN", "0.0.0.0:2"),
             ("PENSTOCK_ENGINE__THREADS", "5"),
             ("PENSTOCK_SERVE__MODEL", "7"),
+            ("PENSTOCK_AUTH__REQUIRED", "true"),
         ]);
         let flags = Flags::default().set("serve.listen", "--listen", Some("0.0.0.0:3")).set(
             "serve.model",
@@ -329,6 +331,7 @@ mod tests {
         let loaded = resolve(file(text), variables, flags).unwrap();
         assert_eq!(loaded.config.serve.listen.port(), 3);
         assert_eq!(loaded.config.engine.threads.get(), 5);
+        assert!(loaded.config.auth.required);
         // A name made of digits is still a name.
         assert_eq!(loaded.config.serve.model, "7");
         assert_eq!(loaded.origins["serve.listen"], "flag --listen");

@@ -38,6 +38,14 @@ impl Default for Serve {
     }
 }
 
+/// `[auth]`
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Auth {
+    /// Calls need a key even before the first one is made.
+    pub required: bool,
+}
+
 /// `[engine]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -47,6 +47,8 @@ pub async fn run(args: &ApiArgs, config: &ConfigArgs) -> anyhow::Result<bool> {
     let reading = tokio::spawn(read_models(Arc::clone(&backends.store), models));
     let deps = api::Deps {
         store: Arc::clone(&backends.store),
+        admin: Arc::clone(&backends.admin),
+        needs_key: settings.auth.required,
         queue: Arc::clone(&backends.queue),
         bus: Arc::clone(&backends.bus),
         objects: Arc::clone(&backends.objects),

@@ -20,6 +20,12 @@ pub enum ErrorKind {
     NoChatTemplate,
     /// The worker found the request wrong in a way that only it can see.
     InvalidRequest,
+    /// The call has no key, or one that is not good.
+    InvalidApiKey,
+    /// The key may not do this.
+    MissingScope,
+    /// No such key.
+    KeyNotFound,
     /// No such model.
     ModelNotFound,
     /// No such job of this tenant.
@@ -79,6 +85,8 @@ pub struct Look {
 }
 
 const INVALID: &str = "invalid_request_error";
+const AUTHENTICATION: &str = "authentication_error";
+const PERMISSION: &str = "permission_error";
 const LIMIT: &str = "rate_limit_error";
 const SERVER: &str = "server_error";
 
@@ -94,6 +102,9 @@ impl ErrorKind {
             ErrorKind::ContextLengthExceeded => look(400, INVALID, "context_length_exceeded"),
             ErrorKind::NoChatTemplate => look(400, INVALID, "no_chat_template"),
             ErrorKind::InvalidRequest => look(400, INVALID, "invalid_request"),
+            ErrorKind::InvalidApiKey => look(401, AUTHENTICATION, "invalid_api_key"),
+            ErrorKind::MissingScope => look(403, PERMISSION, "missing_scope"),
+            ErrorKind::KeyNotFound => look(404, INVALID, "key_not_found"),
             ErrorKind::ModelNotFound => look(404, INVALID, "model_not_found"),
             ErrorKind::JobNotFound => look(404, INVALID, "job_not_found"),
             ErrorKind::NoTrajectory => look(404, INVALID, "no_trajectory"),
@@ -177,6 +188,8 @@ mod tests {
         let cases = [
             (ErrorKind::Parameter(ParseCode::UnknownParameter), 400, "unknown_parameter", None),
             (ErrorKind::ContextLengthExceeded, 400, "context_length_exceeded", None),
+            (ErrorKind::InvalidApiKey, 401, "invalid_api_key", None),
+            (ErrorKind::MissingScope, 403, "missing_scope", None),
             (ErrorKind::ModelNotFound, 404, "model_not_found", None),
             (ErrorKind::NoTrajectory, 404, "no_trajectory", None),
             (ErrorKind::JobAlreadyEnded, 409, "job_already_ended", Some(false)),

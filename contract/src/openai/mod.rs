@@ -14,6 +14,7 @@ mod completion;
 mod fields;
 mod job;
 pub mod json;
+pub mod keys;
 pub mod kinds;
 mod messages;
 pub mod native;

@@ -1,0 +1,3 @@
+INSERT INTO keys (id, tenant, name, prefix, hash, scopes, created_at, expires_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+RETURNING id, tenant, name, prefix, scopes, created_at, expires_at, revoked_at
