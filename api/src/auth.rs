@@ -58,6 +58,24 @@ pub(crate) fn needs(method: &Method, route: &str) -> Needs {
         "/" | "/livez" | "/readyz" | "/openapi.json" => Needs::Nothing,
         "/v1/models" | "/v1/models/{model}" => Needs::AnyKey,
         "/v1/jobs/{id}" | "/v1/jobs/{id}/events" | "/v1/jobs/{id}/trajectory" => Needs::Scope(Scope::Read),
+        "/v1/files" | "/v1/files/{id}" | "/v1/files/{id}/content" | "/v1/batches" | "/v1/batches/{id}" if reads => {
+            Needs::Scope(Scope::Read)
+        }
+        "/v1/batches/{id}/results" | "/v1/batches/{id}/progress" => Needs::Scope(Scope::Read),
+        "/v1/files" | "/v1/files/{id}" | "/v1/batches" | "/v1/batches/{id}/cancel" | "/v1/batches/{id}/resubmit" => {
+            Needs::Scope(Scope::Submit)
+        }
+        "/v1/webhooks" | "/v1/webhooks/{id}" | "/v1/webhooks/deliveries" | "/v1/webhooks/deliveries/{id}" if reads => {
+            Needs::Scope(Scope::Read)
+        }
+        // A secret makes deliveries: reading it is more than reading.
+        "/v1/webhooks"
+        | "/v1/webhooks/{id}"
+        | "/v1/webhooks/{id}/secret"
+        | "/v1/webhooks/{id}/rotate"
+        | "/v1/webhooks/secret"
+        | "/v1/webhooks/secret/rotate"
+        | "/v1/webhooks/deliveries/{id}/redeliver" => Needs::Scope(Scope::Submit),
         "/v1/jobs" if reads => Needs::Scope(Scope::Read),
         "/v1/jobs" | "/v1/jobs:batch" | "/v1/jobs/{id}/cancel" | "/v1/chat/completions" | "/v1/completions" => {
             Needs::Scope(Scope::Submit)

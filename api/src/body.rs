@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::Request;
 use axum::http::{HeaderMap, header};
 use bytes::Bytes;
-use contract::openai::json;
+use contract::openai::json::{self, BadJson};
 use futures::StreamExt;
 use serde_json::Value;
 
@@ -20,12 +20,53 @@ use crate::limits::Limits;
 /// or is no JSON.
 pub(crate) async fn json(request: Request, limits: &Limits) -> Result<Value, ApiError> {
     media_type(request.headers())?;
+    Ok(json::parse(&bounded(request, limits).await?)?)
+}
+
+async fn bounded(request: Request, limits: &Limits) -> Result<Bytes, ApiError> {
     let declared = request.headers().get(header::CONTENT_LENGTH).and_then(|value| value.to_str().ok());
     if declared.and_then(|text| text.parse::<u64>().ok()).is_some_and(|length| length > limits.body_bytes as u64) {
         return Err(ApiError::BodyTooLarge { limit: limits.body_bytes });
     }
-    let bytes = read(request.into_body(), limits.body_bytes, limits.body_pause).await?;
-    Ok(json::parse(&bytes)?)
+    read(request.into_body(), limits.body_bytes, limits.body_pause).await
+}
+
+/// Documents of one body.
+pub(crate) enum Documents {
+    /// One document.
+    One(Value),
+    /// A document a line (`application/x-ndjson`, `application/jsonl`); blank lines are passed over.
+    Lines(Vec<Result<Value, ApiError>>),
+}
+
+/// Reads the body as one JSON document or as lines of them, as it is declared.
+///
+/// # Errors
+/// As for [`json`]. A line that is no JSON is that line's own affair.
+pub(crate) async fn documents(request: Request, limits: &Limits) -> Result<Documents, ApiError> {
+    let declared =
+        request.headers().get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or_default();
+    let essence = declared.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    let is_lines = ["application/x-ndjson", "application/ndjson", "application/jsonl", "application/x-jsonlines"];
+    if !is_lines.contains(&essence.as_str()) {
+        return json(request, limits).await.map(Documents::One);
+    }
+    let bytes = bounded(request, limits).await?;
+    let lines = bytes.split(|byte| *byte == b'\n').enumerate();
+    let lines = lines.filter(|(_, line)| !line.iter().all(u8::is_ascii_whitespace));
+    let parsed = lines.map(|(nth, line)| json::parse(line).map_err(|error| BadJson { line: nth + 1, ..error }.into()));
+    Ok(Documents::Lines(parsed.collect()))
+}
+
+/// Reads the body as one JSON document, or as an object without members when there is none.
+///
+/// # Errors
+/// As for [`json`], where there is a body.
+pub(crate) async fn optional_json(request: Request, limits: &Limits) -> Result<Value, ApiError> {
+    if request.body().is_end_stream() {
+        return Ok(Value::Object(serde_json::Map::new()));
+    }
+    json(request, limits).await
 }
 
 /// JSON must be declared: a page of another origin can send undeclared bodies to a server on this machine, but not

@@ -6,7 +6,7 @@ use contract::openai::json::BadJson;
 use contract::openai::views::Inconsistent;
 use contract::openai::{ErrorEnvelope, ErrorKind, ParseCode, ParseError};
 use contract::record::RecordError;
-use contract::{Class, JobError, JobState, QueueId, Scope, StoreError};
+use contract::{BatchState, Class, JobError, JobState, QueueId, Scope, StoreError};
 
 /// Why a request is not answered with what it asked for.
 #[derive(Debug, thiserror::Error)]
@@ -35,6 +35,28 @@ pub(crate) enum ApiError {
     NoScope { needed: Scope },
     #[error("there is no key `{id}`; GET /v1/keys lists them")]
     KeyNotFound { id: String },
+    #[error("there is no file `{id}`")]
+    FileNotFound { id: String },
+    #[error("the file `{id}` has expired, and its content is gone")]
+    FileExpired { id: String },
+    #[error("the file `{id}` is read by a batch that has not ended: cancel the batch, or wait for its end")]
+    FileInUse { id: String },
+    #[error("the body is no form: send `multipart/form-data` with its boundary")]
+    NoForm,
+    #[error("there is no batch `{id}`")]
+    BatchNotFound { id: String },
+    #[error("the batch is {}, so it cannot be cancelled", .state.as_str())]
+    BatchEnded { state: BatchState },
+    #[error("the batch is {}: what has no result can be run again once it has ended; wait, or cancel it", .state.as_str())]
+    BatchNotEnded { state: BatchState },
+    #[error("every line of the batch has a result: there is nothing to run again")]
+    NothingToResubmit,
+    #[error("there is no webhook `{id}`")]
+    WebhookNotFound { id: String },
+    #[error("there is no delivery `{id}`")]
+    DeliveryNotFound { id: String },
+    #[error("all or none were asked for, and another job of this call was refused")]
+    OthersRefused,
     #[error("there is no job `{id}`")]
     JobNotFound { id: String },
     #[error("no trajectory of this job is kept: {reason}")]
@@ -112,6 +134,17 @@ impl ApiError {
             ApiError::NoKey | ApiError::UnknownKey | ApiError::KeyEnded { .. } => ErrorKind::InvalidApiKey,
             ApiError::NoScope { .. } => ErrorKind::MissingScope,
             ApiError::KeyNotFound { .. } => ErrorKind::KeyNotFound,
+            ApiError::FileNotFound { .. } => ErrorKind::FileNotFound,
+            ApiError::FileExpired { .. } => ErrorKind::FileExpired,
+            ApiError::FileInUse { .. } => ErrorKind::FileInUse,
+            ApiError::NoForm => ErrorKind::UnsupportedMediaType,
+            ApiError::BatchNotFound { .. } => ErrorKind::BatchNotFound,
+            ApiError::BatchEnded { .. } => ErrorKind::BatchAlreadyEnded,
+            ApiError::BatchNotEnded { .. } => ErrorKind::BatchNotEnded,
+            ApiError::NothingToResubmit => ErrorKind::NothingToResubmit,
+            ApiError::WebhookNotFound { .. } => ErrorKind::WebhookNotFound,
+            ApiError::DeliveryNotFound { .. } => ErrorKind::DeliveryNotFound,
+            ApiError::OthersRefused => ErrorKind::OthersRefused,
             ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
             ApiError::NoTrajectory { .. } => ErrorKind::NoTrajectory,
             ApiError::NotEnded { .. } => ErrorKind::JobNotEnded,

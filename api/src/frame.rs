@@ -77,7 +77,8 @@ mod tests {
             bus: Arc::new(backends::InProcessBus::default()),
             objects: Arc::new(backends::local_objects(folder.path()).unwrap()),
             models: tokio::sync::watch::channel(Vec::new()).1,
-            trajectories: crate::Trajectories::default(),
+            trajectories: contract::Trajectories::default(),
+            guard: contract::guard::Guard::default(),
             limits: Limits::default(),
         });
         let layer = axum::middleware::from_fn_with_state(state.clone(), frame);

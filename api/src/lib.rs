@@ -24,11 +24,12 @@ mod waiters;
 
 use std::sync::Arc;
 
-use contract::{AdminStore, Bus, JobStore, Queue, ServedModel};
+use contract::guard::Guard;
+use contract::{AdminStore, Bus, JobStore, Queue, ServedModel, Trajectories};
 use object_store::ObjectStore;
 use tokio::sync::watch;
 
-pub use limits::{Bounds, Limits, Trajectories};
+pub use limits::{Bounds, Limits};
 pub use routes::openapi;
 pub use serve::run;
 
@@ -51,6 +52,8 @@ pub struct Deps {
     pub models: watch::Receiver<Vec<ServedModel>>,
     /// How much is kept of whose jobs.
     pub trajectories: Trajectories,
+    /// Which addresses webhooks may have.
+    pub guard: Guard,
     /// Bounds, sizes and times.
     pub limits: Limits,
 }

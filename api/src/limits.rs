@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use std::collections::BTreeMap;
-
-use contract::{Class, TenantId, TrajectoryMode};
+use contract::Class;
 
 /// Most unfinished jobs of one release, by class.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -35,22 +33,6 @@ impl Default for Bounds {
             standard: Class::Standard.default_bound(),
             bulk: Class::Bulk.default_bound(),
         }
-    }
-}
-
-/// How much of a tenant's jobs is kept as trajectories.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Trajectories {
-    /// Of tenants that are not named.
-    pub default: TrajectoryMode,
-    /// By tenant.
-    pub tenants: BTreeMap<TenantId, TrajectoryMode>,
-}
-
-impl Trajectories {
-    /// What applies to a tenant.
-    pub fn of(&self, tenant: &TenantId) -> TrajectoryMode {
-        self.tenants.get(tenant).copied().unwrap_or(self.default)
     }
 }
 

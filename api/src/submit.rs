@@ -2,18 +2,32 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use contract::openai::parse_job;
 use contract::{
-    CancelAnswer, Class, IdempotencyKey, Input, Job, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId,
+    CancelAnswer, Class, Hook, IdempotencyKey, Input, Job, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId,
     Refused, Request, ServedModel, Signal, TenantId, Wake,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
 
 use crate::error::ApiError;
+use crate::routes::webhooks::check_url;
 use crate::state::AppState;
+
+/// Furthest ahead that something may be put off: 30 days.
+const MAX_DELAY: Duration = Duration::from_secs(30 * 24 * 3_600);
+
+fn unix_millis() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// The latest time that something may be put off to, in Unix milliseconds by this server's clock.
+pub(crate) fn latest_run_after() -> i64 {
+    unix_millis().saturating_add(i64::try_from(MAX_DELAY.as_millis()).unwrap_or(i64::MAX))
+}
 
 /// What a route wants done.
 pub(crate) struct Submission {
@@ -23,6 +37,9 @@ pub(crate) struct Submission {
     pub deadline: Duration,
     pub metadata: BTreeMap<String, String>,
     pub sequence_key: Option<String>,
+    pub webhook: Option<Hook>,
+    /// It is put off for so long.
+    pub delay: Duration,
     pub traceparent: Option<String>,
     pub idempotency: Option<IdempotencyKey>,
     /// Somebody waits for the answer on this very call.
@@ -41,8 +58,17 @@ impl Submission {
         traceparent: Option<String>,
         idempotency: Option<IdempotencyKey>,
     ) -> Result<Self, ApiError> {
-        let parsed = parse_job(body)?;
+        let mut parsed = parse_job(body)?;
         check(&state.model(&parsed.request.model)?, &parsed.request, "request")?;
+        if let Some(hook) = &mut parsed.webhook {
+            hook.url = check_url(state, &hook.url, "webhook.url")?;
+        }
+        if parsed.run_after.is_some_and(|at| at.0 > latest_run_after()) {
+            return Err(ApiError::query("run_after", "is more than 30 days ahead"));
+        }
+        // The servers' clocks are near the store's: what is put off by days does not ask for more.
+        let delay = parsed.run_after.map_or(0, |at| at.0.saturating_sub(unix_millis()).max(0));
+        let delay = Duration::from_millis(delay.unsigned_abs());
         Ok(Self {
             tenant: tenant.clone(),
             request: parsed.request,
@@ -50,6 +76,8 @@ impl Submission {
             deadline: parsed.deadline,
             metadata: parsed.metadata,
             sequence_key: parsed.sequence_key,
+            webhook: parsed.webhook,
+            delay,
             traceparent,
             idempotency,
             is_waited_for: false,
@@ -140,7 +168,7 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
         HangUp { state: state.clone(), tenant: job.tenant.clone(), job: accepted.job, armed: cancel_on_hang_up };
     if !accepted.replayed {
         state.counters.accepted.fetch_add(1, Ordering::Relaxed);
-        if !accepted.held {
+        if !accepted.held && job.delay.is_zero() {
             let wakes = [(queue, Wake { job: accepted.job, attempt: 0 })];
             let is_known = make_known(state, &wakes, job.published_by_caller).await;
             if !is_known && is_waited_for {
@@ -173,7 +201,7 @@ pub(crate) fn refusal(state: &AppState, refused: Refused) -> ApiError {
 /// The row of a submission.
 pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob, ApiError> {
     let release = state.model(&submission.request.model)?.release;
-    let published_by_caller = submission.class == Class::Interactive;
+    let published_by_caller = submission.class == Class::Interactive && submission.delay.is_zero();
     let seed = match submission.request.sampling.seed {
         Some(seed) => seed,
         // 53 bits: a number that every JSON reader shows exactly, so that it can be sent again.
@@ -187,11 +215,14 @@ pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob
         route: submission.request.model.clone(),
         class: submission.class,
         bound: state.deps.limits.bounds.of(submission.class),
+        delay: submission.delay,
         deadline_in: submission.deadline,
         seed,
         request: submission.request,
         metadata: submission.metadata,
         batch_line: None,
+        custom_id: None,
+        webhook: submission.webhook,
         sequence_key: submission.sequence_key,
         traceparent: submission.traceparent,
         idempotency: submission.idempotency,

@@ -27,6 +27,7 @@ fn job() -> NewJob {
         route: "small".into(),
         class: Class::Standard,
         bound: u64::MAX,
+        delay: Duration::ZERO,
         deadline_in: TTL,
         seed: 1,
         request: Request {
@@ -42,6 +43,8 @@ fn job() -> NewJob {
         },
         metadata: BTreeMap::new(),
         batch_line: None,
+        custom_id: None,
+        webhook: None,
         sequence_key: None,
         traceparent: None,
         idempotency: None,

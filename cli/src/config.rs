@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub use layers::{ConfigError, Flags};
 pub use sections::{
-    Auth, Backend, Bus, Client, Engine, Limits, Log, LogFormat, Queue, Secret, Serve, Trajectories, Worker,
+    Auth, Backend, Bus, Client, Engine, Limits, Log, LogFormat, Queue, Secret, Serve, Trajectories, Webhooks, Worker,
 };
 
 /// Every setting, in its final type. `deploy/penstock.toml` says what each means.
@@ -26,6 +26,8 @@ pub struct Config {
     pub serve: Serve,
     /// Who may call.
     pub auth: Auth,
+    /// Where webhooks may lead.
+    pub webhooks: Webhooks,
     /// The engine's threads and memory.
     pub engine: Engine,
     /// Most unfinished jobs of each class, and the largest body.

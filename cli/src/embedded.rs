@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context;
 use backends::{BackendUrls, Backends};
+use contract::guard::Guard;
 use contract::{JobStore, ServedModel, WorkerId};
 use gpu_worker::engine::EngineStatus;
 use gpu_worker::engine::planner::Limits;
@@ -95,9 +96,15 @@ pub async fn open_backends(config: &Config) -> anyhow::Result<Backends> {
 }
 
 /// What a scheduler over these backends works with.
-pub fn scheduler_deps(backends: &Backends, config: &Config) -> scheduler::Deps {
-    scheduler::Deps {
+///
+/// # Errors
+/// A network of the settings is none.
+pub fn scheduler_deps(backends: &Backends, config: &Config) -> anyhow::Result<scheduler::Deps> {
+    Ok(scheduler::Deps {
+        guard: guard(config)?,
         store: Arc::clone(&backends.store),
+        admin: Arc::clone(&backends.admin),
+        trajectories: crate::serve::trajectories(config),
         queue: Arc::clone(&backends.queue),
         bus: Arc::clone(&backends.bus),
         objects: Arc::clone(&backends.objects),
@@ -106,7 +113,15 @@ pub fn scheduler_deps(backends: &Backends, config: &Config) -> scheduler::Deps {
             segment_age: config.trajectories.segment_age,
         },
         holder: WorkerId::unique(),
-    }
+    })
+}
+
+/// Which addresses webhooks may have.
+///
+/// # Errors
+/// A network of the settings is none.
+pub fn guard(config: &Config) -> anyhow::Result<Guard> {
+    Guard::allowing(&config.webhooks.allowed_networks).context("setting `webhooks.allowed_networks`")
 }
 
 /// Where the heartbeat gets its store and bus: connections of its own to servers, the same ones where they are in this
@@ -153,22 +168,25 @@ pub struct Running {
 }
 
 /// Starts scheduler and worker; the model is loaded on a blocking thread meanwhile. `stop` ends the worker by draining.
+///
+/// # Errors
+/// A network of the settings is none.
 pub fn start(
     model: Model,
     backends: &Backends,
     beat: OpenBeatPorts,
     config: &Config,
     stop: watch::Receiver<bool>,
-) -> Running {
+) -> anyhow::Result<Running> {
     let (stop_scheduler, scheduler_stop) = watch::channel(false);
-    let scheduler_deps = scheduler_deps(backends, config);
+    let scheduler_deps = scheduler_deps(backends, config)?;
     let scheduler = tokio::spawn(async move {
         scheduler::run(scheduler_deps, turned_on(scheduler_stop)).await?;
         Ok(())
     });
     let (on_ready, engine) = watch::channel(None);
     let worker = tokio::spawn(work(model, worker_deps(backends), beat, config.clone(), on_ready, stop));
-    Running { engine, worker, scheduler, stop_scheduler }
+    Ok(Running { engine, worker, scheduler, stop_scheduler })
 }
 
 impl Running {

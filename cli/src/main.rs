@@ -2,6 +2,7 @@
 #![allow(rustdoc::invalid_rust_codeblocks, reason = "indented examples of commands, as --help shows them")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod batch;
 mod bench;
 mod client;
 mod config;
@@ -19,6 +20,7 @@ mod serve;
 mod suggest;
 mod terminal;
 mod threads;
+mod webhooks;
 
 use std::process::ExitCode;
 
@@ -46,7 +48,11 @@ enum Command {
     #[command(subcommand)]
     Bench(bench::BenchCommand),
     #[command(subcommand)]
+    Batch(batch::BatchCommand),
+    #[command(subcommand)]
     Keys(keys::KeysCommand),
+    #[command(subcommand)]
+    Webhooks(webhooks::WebhooksCommand),
     #[command(subcommand)]
     Model(model::ModelCommand),
     Config(config::show::ConfigCommand),
@@ -86,7 +92,12 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             logging::start_quiet();
             bench::run(command, &cli.config).await.map(done)
         }
+        Command::Batch(command) => {
+            let loaded = config::load(&cli.config, command.server_args().flags())?;
+            batch::run(command, &loaded.config.client).await
+        }
         Command::Keys(command) => keys::run(command, &cli.config).await,
+        Command::Webhooks(command) => webhooks::run(command, &cli.config).await,
         Command::Model(command) => model::run(command).await,
         Command::Config(command) => {
             config::show::run(command, &config::load(&cli.config, config::Flags::default())?)?;

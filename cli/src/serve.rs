@@ -67,11 +67,12 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
         objects: Arc::clone(&backends.objects),
         models: watch::channel(vec![served.clone()]).1,
         trajectories: trajectories(&settings),
+        guard: crate::embedded::guard(&settings)?,
         limits: api_limits(&settings),
     };
     embedded::offer(&*backends.store, &served).await;
     let beat = embedded::beat_ports(&backends, &settings)?;
-    let running = embedded::start(model, &backends, beat, &settings, stopped.clone());
+    let running = embedded::start(model, &backends, beat, &settings, stopped.clone())?;
     let mut serving = tokio::spawn(api::run(listener, deps, embedded::turned_on(stopped)));
     tracing::info!(
         listen = %address,
@@ -109,9 +110,9 @@ pub async fn run(args: &ServeArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
 }
 
 /// How much is kept of whose jobs.
-pub fn trajectories(settings: &Config) -> api::Trajectories {
+pub fn trajectories(settings: &Config) -> contract::Trajectories {
     let tenants = settings.trajectories.tenants.iter();
-    api::Trajectories {
+    contract::Trajectories {
         default: settings.trajectories.default,
         tenants: tenants.map(|(tenant, mode)| (contract::TenantId::from(tenant.as_str()), *mode)).collect(),
     }

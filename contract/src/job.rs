@@ -9,6 +9,7 @@ use crate::outcome::{JobError, Usage};
 use crate::record::{RecordLocation, SegmentPlace, TrajectoryMode};
 use crate::request::{Kind, Request};
 use crate::time::Timestamp;
+use crate::webhook::Hook;
 
 /// A client's key that makes a repeated submit the same job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +36,9 @@ pub struct NewJob {
     /// Most unfinished jobs of this release and class; the store refuses the job that would be one more.
     /// Not applied to batch lines.
     pub bound: u64,
-    /// From acceptance to the deadline.
+    /// It does not run before so long after acceptance.
+    pub delay: Duration,
+    /// From then to the deadline.
     pub deadline_in: Duration,
     /// The seed: the client's, or drawn for this job.
     pub seed: u64,
@@ -45,10 +48,14 @@ pub struct NewJob {
     pub metadata: BTreeMap<String, String>,
     /// The batch and line (from 0) it belongs to; unique, so that expanding twice gives the same rows.
     pub batch_line: Option<(uuid::Uuid, u32)>,
+    /// The client's name for that line.
+    pub custom_id: Option<String>,
     /// Jobs of one key run one at a time in order of acceptance.
     pub sequence_key: Option<String>,
     /// W3C trace context of the submit.
     pub traceparent: Option<String>,
+    /// Where it alone is told of.
+    pub webhook: Option<Hook>,
     /// A client's key that makes a repeat the same job.
     pub idempotency: Option<IdempotencyKey>,
     /// The caller publishes the wake-up itself: the row becomes due only 60 s on, in case that fails.
@@ -224,7 +231,7 @@ pub struct Job {
 impl Job {
     /// A job as it is right after its acceptance at `at`, without a look at the store.
     pub fn just_accepted(new: NewJob, at: Timestamp) -> Self {
-        let deadline_ms = i64::try_from(new.deadline_in.as_millis()).unwrap_or(i64::MAX);
+        let deadline_ms = i64::try_from(new.delay.saturating_add(new.deadline_in).as_millis()).unwrap_or(i64::MAX);
         Self {
             id: new.id,
             tenant: new.tenant,

@@ -3,7 +3,10 @@
 //!
 //! There is no I/O here, no async runtime, and nothing reads the environment.
 
+pub mod batch;
 pub mod event;
+pub mod file;
+pub mod guard;
 pub mod ids;
 pub mod job;
 pub mod key;
@@ -16,8 +19,14 @@ pub mod release;
 pub mod request;
 pub mod time;
 pub mod trajectory;
+pub mod webhook;
 
+pub use batch::{
+    Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, BatchState, Cursor, Line, LineCounts, LineId,
+    LineSet, NewBatch, RefusedLine,
+};
 pub use event::{JobEvent, JobEventBody, Signal, TokenEvent, WorkerInfo};
+pub use file::{FileDeletion, FileFilter, FileId, KeyReused, Made, NewFile, Purpose, StoredFile};
 pub use ids::{Class, Fingerprint, JobId, QueueId, TenantId, WorkerId};
 pub use job::{
     Accepted, CancelAnswer, Filter, IdempotencyKey, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake,
@@ -28,8 +37,12 @@ pub use outcome::{ErrorCode, FinishReason, JobError, Outcome, Usage};
 pub use ports::{
     AdminStore, Bus, BusError, Delivery, Gone, JobStore, LeaseLost, Published, Queue, QueueError, StoreError,
 };
-pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, TrajectoryMode};
+pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, Trajectories, TrajectoryMode};
 pub use release::ServedModel;
 pub use request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
 pub use time::Timestamp;
 pub use trajectory::{RedactedRecord, SegmentBuilder, Trajectory, TrajectoryObject};
+pub use webhook::{
+    AttemptEnd, DeliveryAttempt, DeliveryFilter, DeliveryId, DeliveryState, DueDelivery, Hook, NewWebhook, Secret,
+    Subject, Then, Webhook, WebhookChange, WebhookDelivery, WebhookEvent, WebhookId,
+};

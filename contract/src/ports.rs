@@ -6,7 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
+use crate::batch::{
+    Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, Cursor, Line, LineId, LineSet, NewBatch,
+    RefusedLine,
+};
 use crate::event::{JobEvent, Signal, WorkerInfo};
+use crate::file::{FileDeletion, FileFilter, FileId, KeyReused, Made, NewFile, StoredFile};
 use crate::ids::{JobId, QueueId, TenantId, WorkerId};
 use crate::job::{Accepted, CancelAnswer, Filter, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake};
 use crate::key::{FoundKey, Key, KeyId, NewKey};
@@ -14,6 +19,10 @@ use crate::life::JobState;
 use crate::outcome::{JobError, Outcome, Usage};
 use crate::record::SegmentPlace;
 use crate::release::ServedModel;
+use crate::webhook::{
+    AttemptEnd, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, NewWebhook, Webhook, WebhookChange,
+    WebhookDelivery, WebhookId, WebhookRefused,
+};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -53,6 +62,8 @@ pub trait JobStore: Send + Sync {
     /// Accepts jobs: room is taken in the counters, and key, job and event are written, in one transaction that is
     /// durable before this answers. A refused one writes nothing.
     async fn accept(&self, jobs: &[NewJob]) -> Result<Vec<Result<Accepted, Refused>>, StoreError>;
+    /// Accepts all of the jobs or none of them: the place of the first that is refused, and why.
+    async fn accept_all(&self, jobs: &[NewJob]) -> Result<Result<Vec<Accepted>, (usize, Refused)>, StoreError>;
     /// Up to `limit` rows of a queue that want a message now, tenants in turn, oldest first within a tenant; each is
     /// due again 60 s on. Held rows are never due.
     async fn due(&self, queue: &QueueId, limit: u32) -> Result<Vec<Wake>, StoreError>;
@@ -115,6 +126,120 @@ pub trait AdminStore: Send + Sync {
     async fn revoke_key(&self, id: &KeyId) -> Result<Option<Key>, StoreError>;
     /// Whether a key was ever made: from then on calls need one.
     async fn has_keys(&self) -> Result<bool, StoreError>;
+
+    /// Keeps a file whose bytes are in the object store; durable before this answers. With an idempotency key that was
+    /// used before, nothing is written.
+    async fn add_file(&self, file: &NewFile) -> Result<Result<Made<StoredFile>, KeyReused>, StoreError>;
+    /// One file, expired or not; `None` also when it is another tenant's.
+    async fn file(&self, tenant: &TenantId, id: &FileId) -> Result<Option<StoredFile>, StoreError>;
+    /// A page of a tenant's files, and whether more follow.
+    async fn files(&self, tenant: &TenantId, filter: &FileFilter) -> Result<(Vec<StoredFile>, bool), StoreError>;
+    /// Forgets a file; its bytes are the caller's to remove. Not while a batch that has not ended reads it.
+    async fn delete_file(&self, tenant: &TenantId, id: &FileId) -> Result<FileDeletion, StoreError>;
+    /// Up to `limit` files of all tenants that have expired, that no batch reads, and whose bytes may still be there, first
+    /// expired first.
+    async fn expired_files(&self, limit: u32) -> Result<Vec<FileId>, StoreError>;
+    /// The bytes of these files are gone: only what there is to know of them stays.
+    async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError>;
+
+    /// Accepts a batch, to be validated; durable before this answers. With an idempotency key that was used before,
+    /// nothing is written.
+    async fn add_batch(&self, batch: &NewBatch) -> Result<Result<Made<Batch>, KeyReused>, StoreError>;
+    /// One batch with its counts; `None` also when it is another tenant's.
+    async fn batch(&self, tenant: &TenantId, id: &BatchId) -> Result<Option<Batch>, StoreError>;
+    /// Up to `limit` of a tenant's batches older than `after`, newest first, with their counts; and whether more follow.
+    async fn batches(
+        &self,
+        tenant: &TenantId,
+        after: Option<BatchId>,
+        limit: u32,
+    ) -> Result<(Vec<Batch>, bool), StoreError>;
+    /// Asks a batch to end before its lines have. Its jobs are the caller's to cancel.
+    async fn cancel_batch(&self, tenant: &TenantId, id: &BatchId) -> Result<BatchCancel, StoreError>;
+    /// Up to `limit` batches of all tenants that have not ended, oldest first, without counts.
+    async fn open_batches(&self, limit: u32) -> Result<Vec<Batch>, StoreError>;
+    /// The file is good: its lines can run. False when the batch was not being validated any more.
+    async fn begin_batch(&self, id: &BatchId, model: &str, total: u32) -> Result<bool, StoreError>;
+    /// The file is wrong. False when the batch was not being validated any more.
+    async fn fail_batch(&self, id: &BatchId, errors: &[BatchError]) -> Result<bool, StoreError>;
+    /// The lines from one place of the file to another are jobs by now, except the refused ones, which are kept here.
+    /// False when the batch does not stand at `from`, or is not in progress; then nothing is written.
+    async fn batch_expanded(
+        &self,
+        id: &BatchId,
+        refused: &[RefusedLine],
+        from: Cursor,
+        to: Cursor,
+    ) -> Result<bool, StoreError>;
+    /// From in progress to finalizing, if every line is expanded and has ended. False if not.
+    async fn finalize_batch(&self, id: &BatchId) -> Result<bool, StoreError>;
+    /// Up to `limit` jobs of a batch that have not ended.
+    async fn unfinished_lines(&self, id: &BatchId, limit: u32) -> Result<Vec<JobId>, StoreError>;
+    /// Up to `limit` lines of a batch from number `from` on, in order, with their records' locations. Lines that are not
+    /// expanded are left out.
+    async fn lines(&self, id: &BatchId, from: u32, limit: u32) -> Result<Vec<Line>, StoreError>;
+    /// Up to `limit` lines of a batch that have ended, in the order in which they did, with their records' locations; and
+    /// whether there are more. Lines that end later come later, so that reading on from the last one misses none. `None`
+    /// when `after` is no line of this batch that has ended.
+    async fn ended_lines(
+        &self,
+        id: &BatchId,
+        after: Option<LineId>,
+        limit: u32,
+    ) -> Result<Option<(Vec<Line>, bool)>, StoreError>;
+    /// Numbers of the lines of a batch that have no result, in order; of those only that are expanded.
+    async fn lines_without_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError>;
+    /// The lines of its file that a batch is of; `None` when it is of all.
+    async fn batch_lines(&self, id: &BatchId) -> Result<Option<LineSet>, StoreError>;
+    /// How far a batch is.
+    async fn batch_progress(&self, tenant: &TenantId, id: &BatchId) -> Result<Option<BatchProgress>, StoreError>;
+    /// Makes a webhook. Of those without an address a tenant has one: then the answer is the first.
+    async fn add_webhook(&self, webhook: &NewWebhook) -> Result<Result<Made<Webhook>, WebhookRefused>, StoreError>;
+    /// One webhook.
+    async fn webhook(&self, tenant: &TenantId, id: &WebhookId) -> Result<Option<Webhook>, StoreError>;
+    /// All webhooks of a tenant that have an address, newest first.
+    async fn webhooks(&self, tenant: &TenantId) -> Result<Vec<Webhook>, StoreError>;
+    /// Changes a webhook.
+    async fn change_webhook(
+        &self,
+        tenant: &TenantId,
+        id: &WebhookId,
+        change: &WebhookChange,
+    ) -> Result<Option<Webhook>, StoreError>;
+    /// Deletes a webhook that has an address; what waits for it is given up. False if there is none.
+    async fn delete_webhook(&self, tenant: &TenantId, id: &WebhookId) -> Result<bool, StoreError>;
+    /// A page of deliveries, newest first; and whether there are more.
+    async fn deliveries(
+        &self,
+        tenant: &TenantId,
+        filter: &DeliveryFilter,
+    ) -> Result<(Vec<WebhookDelivery>, bool), StoreError>;
+    /// One delivery with its last hundred attempts, newest first.
+    async fn delivery(
+        &self,
+        tenant: &TenantId,
+        id: &DeliveryId,
+    ) -> Result<Option<(WebhookDelivery, Vec<DeliveryAttempt>)>, StoreError>;
+    /// Tries a delivery again, from now, for as long as a new one.
+    async fn redeliver(&self, tenant: &TenantId, id: &DeliveryId) -> Result<Option<WebhookDelivery>, StoreError>;
+    /// Up to `each` due deliveries of every address but the `busy` ones, up to `limit` in all. For the next `hold` they are
+    /// not due: if this process dies, another one sends them then.
+    async fn due_deliveries(
+        &self,
+        busy: &[String],
+        each: u32,
+        limit: u32,
+        hold: Duration,
+    ) -> Result<Vec<DueDelivery>, StoreError>;
+    /// Keeps how an attempt ended. Nothing if the delivery has ended or is no longer there.
+    async fn end_attempt(&self, id: &DeliveryId, end: &AttemptEnd) -> Result<(), StoreError>;
+    /// Forgets up to `limit` deliveries that ended longer ago than this; answers how many.
+    async fn forget_deliveries(&self, older: Duration, limit: u32) -> Result<u64, StoreError>;
+    /// Ends a batch and keeps its files, in one transaction. `None` when it has ended, or has jobs that have not.
+    ///
+    /// # Errors
+    /// [`StoreError::Corrupt`] when the lines of the files are not all lines.
+    async fn end_batch(&self, id: &BatchId, end: &BatchEnd) -> Result<Option<Batch>, StoreError>;
 }
 
 /// What became of a published wake-up.

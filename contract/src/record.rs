@@ -1,12 +1,13 @@
 //! The record: one document per finished job, from which results and trajectories are views.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
 
 use serde::{Deserialize, Serialize};
 use zstd::bulk::{Compressor, Decompressor};
 
-use crate::ids::{Fingerprint, JobId};
+use crate::ids::{Fingerprint, JobId, TenantId};
 use crate::outcome::{FinishReason, Usage};
 use crate::request::{Kind, Request};
 
@@ -98,6 +99,22 @@ impl TrajectoryMode {
             TrajectoryMode::Redacted => "redacted",
             TrajectoryMode::Off => "off",
         }
+    }
+}
+
+/// How much of a tenant's jobs is kept as trajectories.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Trajectories {
+    /// Of tenants that are not named.
+    pub default: TrajectoryMode,
+    /// By tenant.
+    pub tenants: BTreeMap<TenantId, TrajectoryMode>,
+}
+
+impl Trajectories {
+    /// What applies to a tenant.
+    pub fn of(&self, tenant: &TenantId) -> TrajectoryMode {
+        self.tenants.get(tenant).copied().unwrap_or(self.default)
     }
 }
 

@@ -25,6 +25,12 @@ impl Timestamp {
             .unwrap_or_default()
     }
 
+    /// Reads what [`Timestamp::rfc3339`] writes, in any offset from UTC.
+    pub fn parse_rfc3339(text: &str) -> Option<Self> {
+        let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;
+        i64::try_from(at.unix_timestamp_nanos().div_euclid(1_000_000)).ok().map(Self)
+    }
+
     /// Milliseconds from `earlier` to `self`, never negative.
     pub fn millis_since(self, earlier: Timestamp) -> u64 {
         u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0)
@@ -41,6 +47,10 @@ mod tests {
         assert_eq!(at.rfc3339(), "2025-11-29T18:04:14.12Z");
         assert_eq!(at.unix_seconds(), 1_764_439_454);
         assert_eq!(Timestamp(i64::MAX).rfc3339(), "9999-12-31T23:59:59.999Z");
+        for text in ["2025-11-29T18:04:14.12Z", "2025-11-29T19:04:14.120+01:00"] {
+            assert_eq!(Timestamp::parse_rfc3339(text), Some(at));
+        }
+        assert_eq!(Timestamp::parse_rfc3339("2025-11-29"), None);
         assert_eq!(Timestamp(5).millis_since(Timestamp(9)), 0);
     }
 }

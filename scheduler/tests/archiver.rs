@@ -71,6 +71,9 @@ impl World {
     fn start_over(&self, store: Arc<dyn JobStore>, holder: &str, archive: ArchiveConfig) -> Running {
         let deps = Deps {
             store,
+            admin: self.store.clone(),
+            trajectories: contract::Trajectories::default(),
+            guard: contract::guard::Guard::default(),
             queue: Arc::new(InProcessQueue::new(8)),
             bus: Arc::new(InProcessBus::default()),
             objects: self.objects.clone(),
@@ -170,6 +173,7 @@ fn job() -> NewJob {
         route: "small".into(),
         class: Class::Standard,
         bound: 10_000,
+        delay: Duration::ZERO,
         deadline_in: Duration::from_secs(36_000),
         seed: 1,
         request: Request {
@@ -185,6 +189,8 @@ fn job() -> NewJob {
         },
         metadata: BTreeMap::new(),
         batch_line: None,
+        custom_id: None,
+        webhook: None,
         sequence_key: None,
         traceparent: None,
         idempotency: None,

@@ -125,6 +125,9 @@ impl World {
     fn start(&self, holder: &str) -> Running {
         let deps = Deps {
             store: self.store.clone(),
+            admin: self.store.clone(),
+            trajectories: contract::Trajectories::default(),
+            guard: contract::guard::Guard::default(),
             queue: self.queue.clone(),
             bus: self.bus.clone(),
             objects: Arc::new(backends::local_objects(&self.folder.path().join("objects")).unwrap()),
@@ -186,6 +189,7 @@ fn job() -> NewJob {
         route: "small".into(),
         class: Class::Standard,
         bound: 10_000,
+        delay: Duration::ZERO,
         deadline_in: Duration::from_secs(3_600),
         seed: 1,
         request: Request {
@@ -201,6 +205,8 @@ fn job() -> NewJob {
         },
         metadata: BTreeMap::new(),
         batch_line: None,
+        custom_id: None,
+        webhook: None,
         sequence_key: None,
         traceparent: None,
         idempotency: None,

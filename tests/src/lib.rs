@@ -3,10 +3,13 @@
 pub mod binary;
 pub mod client;
 pub mod cluster;
+pub mod node;
 pub mod process;
 pub mod proxy;
+pub mod python;
 pub mod server;
 pub mod services;
+pub mod tools;
 
 pub use binary::{penstock, repository};
 pub use client::Client;

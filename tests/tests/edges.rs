@@ -23,7 +23,8 @@ const EDGES: &[(&str, &[&str], &[&str])] = &[
 
 /// Crates with a home: nothing else is built on them.
 const HOMES: &[(&str, &[&str])] = &[
-    ("axum", &["api"]),
+    // In cli for the receiver that tries webhooks out.
+    ("axum", &["api", "cli"]),
     ("hyper", &["api"]),
     // Tests look into the database past the product.
     ("sqlx", &["backends", "tests"]),
@@ -36,7 +37,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("anyhow", &["cli"]),
     ("figment", &["cli"]),
     // In backends for its features alone: object_store's client takes the TLS of the rest.
-    ("reqwest", &["backends", "cli", "tests"]),
+    ("reqwest", &["backends", "cli", "scheduler", "tests"]),
 ];
 
 /// Kernels compute on tensors and know nothing else.

@@ -4,22 +4,27 @@ use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 
 use axum::Json;
-use axum::extract::{Request, State};
+use axum::extract::{RawQuery, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use contract::openai::canonical::body_hash;
 use contract::openai::requests::JobRequest;
 use contract::openai::{ErrorBody, ErrorEnvelope, ParseCode, ParseError};
-use contract::{JobId, NewJob, QueueId, TenantId, Wake};
+use contract::{Accepted, IdempotencyKey, JobId, NewJob, QueueId, TenantId, Wake};
 use serde::Serialize;
 use serde_json::Value;
+use sha2::{Digest, Sha256};
 use utoipa::ToSchema;
 
 use crate::auth::Caller;
+use crate::body::{self, Documents};
 use crate::error::ApiError;
+use crate::headers;
+use crate::routes::list::pairs;
 use crate::state::AppState;
 use crate::submit::{self, Submission};
-use crate::{body, headers};
 
+const ROUTE: &str = "/v1/jobs:batch";
 /// Most jobs of one call.
 const MAX_JOBS: usize = 10_000;
 /// Jobs of one transaction: others write in between.
@@ -57,15 +62,28 @@ pub(super) struct ItemAnswer {
 
 /// Submits up to 10,000 jobs.
 ///
-/// The body is an array of what `POST /v1/jobs` takes. Each job is accepted or refused by itself: the answer has one
-/// item for each, in order. An accepted one is kept and survives restarts. 202 when any was accepted; else the status
-/// of the first refusal, which is then also the answer's `error`.
-#[utoipa::path(post, path = "/v1/jobs:batch", tag = "jobs", request_body = Vec<JobRequest>,
+/// The body is an array of what `POST /v1/jobs` takes, or one of it a line (`application/x-ndjson` or
+/// `application/jsonl`). Each job is accepted or refused by itself: the answer has one item for each, in order. An accepted
+/// one is kept and survives restarts. 202 when any was accepted; else the status of the first refusal, which is then also
+/// the answer's `error`. With `all_or_none=true` the first refusal refuses all.
+///
+/// An `Idempotency-Key` makes a repeat of the same body give the same jobs, and accept those that were refused before.
+#[utoipa::path(post, path = "/v1/jobs:batch", tag = "jobs", request_body(content(
+        (Vec<JobRequest> = "application/json"),
+        (JobRequest = "application/x-ndjson"),
+    )),
+    params(
+        ("all_or_none" = Option<bool>, Query, description = "Accept all jobs or none; default false"),
+        ("Idempotency-Key" = Option<String>, Header, description = "Up to 255 characters; a repeat gives the same jobs"),
+    ),
     responses(
         (status = 202, description = "At least one was accepted", body = BulkAnswer),
         (status = 400, description = "The body is no array, or all jobs are wrong: then with `data` as in a 202", body = ErrorEnvelope),
+        (status = 404, description = "All jobs name models that are not there; with `data` as in a 202", body = ErrorEnvelope),
+        (status = 408, description = "The body stopped coming", body = ErrorEnvelope),
         (status = 413, description = "The body is too large, or has too many jobs", body = ErrorEnvelope),
         (status = 415, description = "The body is not declared as JSON", body = ErrorEnvelope),
+        (status = 422, description = "The key was used with another body; with `data` as in a 202", body = ErrorEnvelope),
         (status = 429, description = "The queue is full; nothing was written; with `data` as in a 202", body = ErrorEnvelope,
             headers(("retry-after" = u64, description = "Seconds"))),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
@@ -73,25 +91,30 @@ pub(super) struct ItemAnswer {
 pub(super) async fn create(
     State(state): State<AppState>,
     caller: Caller,
+    RawQuery(query): RawQuery,
     request: Request,
 ) -> Result<Response, ApiError> {
-    if request.headers().contains_key("idempotency-key") {
-        let problem = "is of one job: POST them to /v1/jobs with a key each";
-        return Err(ApiError::Header { name: "Idempotency-Key", problem });
-    }
+    let all_or_none = all_or_none(query.as_deref())?;
+    let key = headers::idempotency_key(request.headers())?;
     let traceparent = headers::traceparent(request.headers());
-    let value = body::json(request, &state.deps.limits).await?;
-    let Value::Array(items) = value else {
-        let message = "the body must be an array of jobs".to_owned();
-        return Err(ApiError::Parameter(ParseError { param: None, message, code: ParseCode::InvalidType }));
+    let items: Vec<Result<Value, ApiError>> = match body::documents(request, &state.deps.limits).await? {
+        Documents::One(Value::Array(items)) => items.into_iter().map(Ok).collect(),
+        Documents::Lines(items) => items,
+        Documents::One(_) => {
+            let message =
+                "the body must be an array of jobs, or a job a line declared as application/x-ndjson".to_owned();
+            return Err(ApiError::Parameter(ParseError { param: None, message, code: ParseCode::InvalidType }));
+        }
     };
     if items.is_empty() || items.len() > MAX_JOBS {
         return Err(ApiError::query("body", format_args!("has {} jobs; 1 to {MAX_JOBS} can be sent", items.len())));
     }
     let mut answers: Vec<Option<Result<JobId, ApiError>>> = Vec::with_capacity(items.len());
     let (mut indices, mut jobs) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
-    for (index, item) in items.iter().enumerate() {
-        match prepare(&state, &caller.tenant, item, traceparent.clone()) {
+    let keys = ItemKeys::of(key, &items);
+    for (index, item) in items.into_iter().enumerate() {
+        let key = keys.as_ref().map(|keys| keys.of_item(index));
+        match item.and_then(|item| prepare(&state, &caller.tenant, &item, traceparent.clone(), key)) {
             Ok(job) => {
                 indices.push(index);
                 jobs.push(job);
@@ -100,11 +123,19 @@ pub(super) async fn create(
             Err(error) => answers.push(Some(Err(error))),
         }
     }
-    drop(items);
+    if all_or_none && answers.iter().any(Option::is_some) {
+        let others = || Some(Err(ApiError::OthersRefused));
+        return Ok(reply(answers.into_iter().map(|answer| answer.or_else(others).unwrap_or(Err(ApiError::Internal)))));
+    }
     // On a task of its own, so that what was committed is made known even if the client goes away.
     let accepting = state.tasks.spawn({
         let state = state.clone();
-        async move { accept(&state, &indices, &jobs).await }
+        async move {
+            match all_or_none {
+                true => accept_all(&state, &jobs).await,
+                false => accept(&state, &indices, &jobs).await,
+            }
+        }
     });
     for (index, answer) in accepting.await.map_err(|_| ApiError::Internal)?? {
         answers[index] = Some(answer);
@@ -112,9 +143,102 @@ pub(super) async fn create(
     Ok(reply(answers.into_iter().map(|answer| answer.unwrap_or(Err(ApiError::Internal)))))
 }
 
-fn prepare(state: &AppState, tenant: &TenantId, item: &Value, traceparent: Option<String>) -> Result<NewJob, ApiError> {
-    let submission = Submission::of_job(state, tenant, item, traceparent, None)?;
+fn all_or_none(query: Option<&str>) -> Result<bool, ApiError> {
+    let mut all_or_none = false;
+    for (name, value) in pairs(query)? {
+        match (name.as_str(), value.as_str()) {
+            ("all_or_none", "true") => all_or_none = true,
+            ("all_or_none", "false") => all_or_none = false,
+            ("all_or_none", _) => return Err(ApiError::query("all_or_none", "must be true or false")),
+            _ => return Err(ApiError::query(name, "is not a parameter of this route: remove it")),
+        }
+    }
+    Ok(all_or_none)
+}
+
+/// Keys of the jobs of one call: one each, so that what was accepted is known one by one; all with the hash of the whole
+/// body, so that another body is told.
+struct ItemKeys {
+    key: String,
+    body_hash: [u8; 32],
+}
+
+impl ItemKeys {
+    fn of(key: Option<String>, items: &[Result<Value, ApiError>]) -> Option<Self> {
+        let key = key?;
+        let mut body = Sha256::new();
+        for item in items {
+            // A line that is no JSON never becomes a job.
+            body.update(item.as_ref().map_or([0; 32], |item| body_hash(ROUTE, item)));
+        }
+        Some(Self { key, body_hash: body.finalize().into() })
+    }
+
+    fn of_item(&self, index: usize) -> IdempotencyKey {
+        // No client's own key has a control character.
+        IdempotencyKey { key: format!("{}\u{1}{index}", self.key), body_hash: self.body_hash }
+    }
+}
+
+fn prepare(
+    state: &AppState,
+    tenant: &TenantId,
+    item: &Value,
+    traceparent: Option<String>,
+    key: Option<IdempotencyKey>,
+) -> Result<NewJob, ApiError> {
+    let submission = Submission::of_job(state, tenant, item, traceparent, key)?;
     submit::new_job(state, submission)
+}
+
+/// Accepts all of the jobs of a call, which are then all at their places, or none.
+async fn accept_all(state: &AppState, jobs: &[NewJob]) -> Result<Vec<(usize, Result<JobId, ApiError>)>, ApiError> {
+    match state.deps.store.accept_all(jobs).await? {
+        Ok(accepted) => {
+            let mut made = MadeKnown::default();
+            let answers = accepted.iter().enumerate().map(|(index, accepted)| {
+                made.add(state, &jobs[index], accepted);
+                (index, Ok(accepted.job))
+            });
+            let answers = answers.collect();
+            made.tell(state).await;
+            Ok(answers)
+        }
+        Err((nth, refused)) => {
+            let mut refusal = Some(submit::refusal(state, refused));
+            let answers = (0..jobs.len()).map(|index| {
+                let is_it = index == nth;
+                (index, Err(refusal.take_if(|_| is_it).unwrap_or(ApiError::OthersRefused)))
+            });
+            Ok(answers.collect())
+        }
+    }
+}
+
+/// Accepted jobs that the queue is to be told of.
+#[derive(Default)]
+struct MadeKnown {
+    wakes: HashMap<(QueueId, bool), Vec<(QueueId, Wake)>>,
+}
+
+impl MadeKnown {
+    fn add(&mut self, state: &AppState, job: &NewJob, accepted: &Accepted) {
+        if accepted.replayed {
+            return;
+        }
+        state.counters.accepted.fetch_add(1, Ordering::Relaxed);
+        if !accepted.held && job.delay.is_zero() {
+            let queue = QueueId { release: job.release.clone(), class: job.class };
+            let wake = (queue.clone(), Wake { job: accepted.job, attempt: 0 });
+            self.wakes.entry((queue, job.published_by_caller)).or_default().push(wake);
+        }
+    }
+
+    async fn tell(self, state: &AppState) {
+        for ((_, publish), wakes) in self.wakes {
+            submit::make_known(state, &wakes, publish).await;
+        }
+    }
 }
 
 /// Accepts in groups jobs that stand at these places of the request. An error of the store ends it: alone when nothing was accepted before, else as the answer of each
@@ -139,24 +263,17 @@ async fn accept(
                 return Ok(answers);
             }
         };
-        let mut wakes: HashMap<(QueueId, bool), Vec<(QueueId, Wake)>> = HashMap::new();
+        let mut made = MadeKnown::default();
         for ((index, job), answer) in places.iter().zip(group).zip(accepted) {
             match answer {
                 Ok(accepted) => {
-                    state.counters.accepted.fetch_add(1, Ordering::Relaxed);
-                    if !accepted.held && !accepted.replayed {
-                        let queue = QueueId { release: job.release.clone(), class: job.class };
-                        let wake = (queue.clone(), Wake { job: accepted.job, attempt: 0 });
-                        wakes.entry((queue, job.published_by_caller)).or_default().push(wake);
-                    }
+                    made.add(state, job, &accepted);
                     answers.push((*index, Ok(accepted.job)));
                 }
                 Err(refused) => answers.push((*index, Err(submit::refusal(state, refused)))),
             }
         }
-        for ((_, publish), wakes) in wakes {
-            submit::make_known(state, &wakes, publish).await;
-        }
+        made.tell(state).await;
     }
     Ok(answers)
 }
@@ -174,7 +291,10 @@ fn reply(answers: impl Iterator<Item = Result<JobId, ApiError>>) -> Response {
             Err(error) => {
                 longest_wait = longest_wait.max(error.retry_after());
                 data.push(ItemAnswer { index, id: None, error: Some(error.envelope().error) });
-                first_refusal.get_or_insert(error);
+                // What was refused for another one's sake is not why.
+                if !matches!(error, ApiError::OthersRefused) {
+                    first_refusal.get_or_insert(error);
+                }
             }
         }
     }

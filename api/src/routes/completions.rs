@@ -108,6 +108,8 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
         deadline: Duration::from_secs(Class::Interactive.default_deadline_seconds()),
         metadata,
         sequence_key: None,
+        webhook: None,
+        delay: Duration::ZERO,
         traceparent,
         idempotency: key.map(|key| IdempotencyKey { key, body_hash: body_hash(route, &value) }),
         is_waited_for: !prefer.respond_async,

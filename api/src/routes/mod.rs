@@ -1,8 +1,11 @@
 //! The routes, and their description generated from the code.
 
+mod batch_results;
+mod batches;
 mod bulk;
 mod completions;
 mod events;
+mod files;
 mod health;
 mod jobs;
 mod keys;
@@ -10,6 +13,7 @@ mod list;
 mod models;
 mod operations;
 mod trajectory;
+pub(crate) mod webhooks;
 
 use axum::Router;
 use axum::extract::State;
@@ -39,6 +43,7 @@ use crate::state::AppState;
         (name = "jobs", description = "The native way: durable jobs."),
         (name = "openai", description = "Compatible with OpenAI's clients: each call is an interactive job that \
                                          somebody waits for. Hanging up cancels it, except with an idempotency key."),
+        (name = "batches", description = "OpenAI's Files and Batches: a file of requests, one job a line."),
         (name = "keys", description = "API keys, for operators (scope `admin`)."),
         (name = "operations", description = "Health and figures."),
     ),
@@ -65,6 +70,24 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(models::get))
         .routes(routes!(health::livez))
         .routes(routes!(health::readyz))
+        .routes(routes!(files::upload, files::list))
+        .routes(routes!(files::get, files::delete))
+        .routes(routes!(files::content))
+        .routes(routes!(batches::create, batches::list))
+        .routes(routes!(batches::get))
+        .routes(routes!(batches::cancel))
+        .routes(routes!(batches::progress))
+        .routes(routes!(batches::resubmit))
+        .routes(routes!(batch_results::results))
+        .routes(routes!(webhooks::create, webhooks::list))
+        .routes(routes!(webhooks::tenant_secret))
+        .routes(routes!(webhooks::rotate_tenant_secret))
+        .routes(routes!(webhooks::deliveries))
+        .routes(routes!(webhooks::delivery))
+        .routes(routes!(webhooks::redeliver))
+        .routes(routes!(webhooks::get, webhooks::change, webhooks::delete))
+        .routes(routes!(webhooks::secret))
+        .routes(routes!(webhooks::rotate))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
         .routes(routes!(operations::stats))
@@ -93,7 +116,8 @@ fn describe_keys(description: &mut utoipa::openapi::OpenApi) {
         RefOr::T(ResponseBuilder::new().description(what).content("application/json", content).build())
     };
     for (path, item) in &mut description.paths.paths {
-        let operations = [(Method::GET, &mut item.get), (Method::POST, &mut item.post)];
+        let operations =
+            [(Method::GET, &mut item.get), (Method::POST, &mut item.post), (Method::DELETE, &mut item.delete)];
         for (method, operation) in operations.into_iter().filter_map(|(method, slot)| Some((method, slot.as_mut()?))) {
             let needs = auth::needs(&method, path);
             if needs == Needs::Nothing {

@@ -1,6 +1,7 @@
 //! Many jobs in one call.
 
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
 use contract::{Class, Queue, QueueId};
 use serde_json::{Value, json};
 
@@ -71,9 +72,75 @@ async fn what_is_no_list_of_jobs_is_refused() {
         let answer = world.post(PATH, &body).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
     }
-    let answer = world.post_with(PATH, &[("idempotency-key", "k")], &json!([item("x")])).await;
-    assert_eq!((answer.status, answer.code()), (StatusCode::BAD_REQUEST, "invalid_header".to_owned()));
     let answer = world.post(PATH, &json!([17])).await;
     assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
     assert_eq!(world.jobs().await, 0);
+}
+
+#[tokio::test]
+async fn lines_are_as_good_as_an_array() {
+    let world = World::new().await;
+    let send = async |media_type: &str, body: String| {
+        let request = Request::post(PATH).header("content-type", media_type).body(Body::from(body)).unwrap();
+        world.call(request).await
+    };
+    // A blank line has no place, a broken one has, and the last one needs no break.
+    let body = format!("{}\r\n\n{{\"type\": \n{}", item("a"), item("b"));
+    for media_type in ["application/x-ndjson", "application/jsonl; charset=utf-8"] {
+        let answer = send(media_type, body.clone()).await;
+        assert_eq!(answer.status, StatusCode::ACCEPTED, "{}", answer.text);
+        let items = answer.json()["data"].as_array().unwrap().clone();
+        assert_eq!(items.len(), 3);
+        assert!(items[0]["id"].is_string() && items[2]["id"].is_string());
+        assert_eq!(items[1]["error"]["code"], "invalid_json");
+        assert!(items[1]["error"]["message"].as_str().unwrap().contains("line 3"), "{}", items[1]);
+    }
+    assert_eq!(send("text/plain", body).await.status, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    assert_eq!(world.jobs().await, 4);
+}
+
+#[tokio::test]
+async fn one_key_makes_the_same_jobs_again() {
+    let mut choices = Choices::default();
+    choices.limits.bounds.standard = 2;
+    let world = World::with(choices).await;
+    let body = json!([item("a"), item("b"), item("c")]);
+    let send = async |body: &Value| world.post_with(PATH, &[("idempotency-key", "k")], body).await;
+    let first = send(&body).await.json();
+    assert_eq!((&first["accepted"], &first["refused"]), (&json!(2), &json!(1)));
+    let again = send(&body).await.json();
+    assert_eq!(again["data"], first["data"]);
+    let other = send(&json!([item("a"), item("b"), item("d")])).await;
+    assert_eq!((other.status, other.code()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused".to_owned()));
+    // There is room again for the one that was refused.
+    let leased = world.lease(Class::Standard).await;
+    world.succeed(&leased, &[(3, "x")]).await;
+    let last = send(&body).await.json();
+    assert_eq!((&last["data"][0], &last["data"][1]), (&first["data"][0], &first["data"][1]));
+    assert!(last["data"][2]["id"].is_string(), "{last}");
+    assert_eq!(world.jobs().await, 3);
+}
+
+#[tokio::test]
+async fn all_or_none_is_kept() {
+    let mut choices = Choices::default();
+    choices.limits.bounds.standard = 3;
+    let world = World::with(choices).await;
+    let path = format!("{PATH}?all_or_none=true");
+    let wrong = json!({"type": "completion", "request": {"model": MODEL, "prompt": "b", "temperature": 9}});
+    let answer = world.post(&path, &json!([item("a"), wrong, item("c")])).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
+    let body = answer.json();
+    assert_eq!((&body["accepted"], &body["error"]["param"]), (&json!(0), &json!("request.temperature")));
+    assert_eq!(body["data"][0]["error"]["code"], "others_refused");
+    let answer = world.post(&path, &Value::from(vec![item("x"); 4])).await;
+    assert_eq!((answer.status, answer.code()), (StatusCode::TOO_MANY_REQUESTS, "queue_full".to_owned()));
+    let items = answer.json()["data"].as_array().unwrap().clone();
+    let codes: Vec<&str> = items.iter().map(|item| item["error"]["code"].as_str().unwrap()).collect();
+    assert_eq!(codes, ["others_refused", "others_refused", "others_refused", "queue_full"]);
+    assert_eq!(world.jobs().await, 0);
+    let answer = world.post(&path, &Value::from(vec![item("x"); 3])).await;
+    assert_eq!((answer.status, &answer.json()["accepted"]), (StatusCode::ACCEPTED, &json!(3)));
+    assert_eq!(world.jobs().await, 3);
+    assert_eq!(world.post(&format!("{PATH}?all_or_none=1"), &json!([item("x")])).await.status, StatusCode::BAD_REQUEST);
 }

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
-use contract::{AdminStore, JobId, Key, KeyText, NewKey, Scope, TenantId};
+use contract::{AdminStore, BatchEnd, BatchId, BatchState, JobId, Key, KeyText, NewKey, Scope, TenantId};
 use serde_json::{Value, json};
 
+use crate::files::{upload_of, uploaded};
 use crate::support::{Answer, MODEL, World, model};
 
 /// A key straight from the store.
@@ -41,22 +42,69 @@ async fn get(world: &World, path: &str, key: &str) -> Answer {
     call(world, &Method::GET, path, Some(key), None).await
 }
 
+/// What there is of a tenant.
+struct Things {
+    job: String,
+    file: String,
+    batch: String,
+    webhook: String,
+    delivery: String,
+}
+
+/// A job that waits, and a batch that has ended, with the file it read.
+async fn things(world: &World) -> Things {
+    let job = world.submit(contract::Class::Standard).await.to_string();
+    let file = uploaded(world, b"{}\n").await;
+    let body = json!({"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"});
+    let made = world.post("/v1/batches", &body).await;
+    assert_eq!(made.status, StatusCode::OK, "{}", made.text);
+    let batch = made.json()["id"].as_str().unwrap().to_owned();
+    let id: BatchId = batch.parse().unwrap();
+    let cancelled = BatchEnd { state: BatchState::Cancelled, output: None, errors: None };
+    assert!(world.store.end_batch(&id, &cancelled).await.unwrap().is_some());
+    let made = world.post("/v1/webhooks", &json!({"url": "https://example.com"})).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+    let webhook = made.json()["id"].as_str().unwrap().to_owned();
+    let told = world.submit(contract::Class::Standard).await;
+    assert!(contract::JobStore::cancel(&*world.store, &TenantId::local(), &told).await.is_ok());
+    let delivery = world.get("/v1/webhooks/deliveries").await.json()["data"][0]["id"].as_str().unwrap().to_owned();
+    Things { job, file, batch, webhook, delivery }
+}
+
 /// Every route of the description with ids that exist or once did; what says how the server is left out.
-fn routes(job: &JobId) -> Vec<(Method, String)> {
+fn routes(things: &Things) -> Vec<(Method, String)> {
     let mut routes = Vec::new();
     for (path, item) in api::openapi().paths.paths {
         if ["/", "/livez", "/readyz", "/openapi.json"].contains(&path.as_str()) {
             continue;
         }
-        let id = if path.starts_with("/v1/keys") { format!("key_{}", "0".repeat(32)) } else { job.to_string() };
-        let path = path.replace("{id}", &id).replace("{model}", MODEL);
-        for (method, there) in [(Method::GET, item.get.is_some()), (Method::POST, item.post.is_some())] {
-            if there {
+        let no_key = format!("key_{}", "0".repeat(32));
+        let id = match path.split('/').nth(2).unwrap() {
+            "keys" => &no_key,
+            "files" => &things.file,
+            "batches" => &things.batch,
+            "webhooks" if path.contains("/deliveries/") => &things.delivery,
+            "webhooks" => &things.webhook,
+            _ => &things.job,
+        };
+        let path = path.replace("{id}", id).replace("{model}", MODEL);
+        assert!(!path.contains('{'), "{path}");
+        for (method, operation) in [
+            (Method::GET, &item.get),
+            (Method::POST, &item.post),
+            (Method::DELETE, &item.delete),
+            (Method::PUT, &item.put),
+            (Method::PATCH, &item.patch),
+        ] {
+            if operation.is_some() {
                 routes.push((method, path.clone()));
             }
         }
     }
-    assert!(routes.len() > 10);
+    let among = |method: Method, path: &str| routes.contains(&(method, path.to_owned()));
+    assert!(among(Method::DELETE, &format!("/v1/files/{}", things.file)));
+    assert!(among(Method::POST, &format!("/v1/batches/{}/cancel", things.batch)));
+    assert!(among(Method::GET, &format!("/v1/jobs/{}", things.job)));
     routes
 }
 
@@ -88,7 +136,7 @@ async fn without_keys_a_server_is_open_and_from_the_first_on_it_is_not() {
 #[tokio::test]
 async fn every_route_turns_away_who_may_not() {
     let mut world = World::new().await;
-    let job = world.submit(contract::Class::Standard).await;
+    let things = things(&world).await;
     // One that has not seen that there were no keys a moment ago.
     world.router = api::router(world.deps.clone());
     let all = Scope::ALL.as_slice();
@@ -101,7 +149,7 @@ async fn every_route_turns_away_who_may_not() {
     // The right prefix, and another secret.
     let forged = format!("{}{}", &good[..good.len() - 48], "0".repeat(48));
     let bad = [&revoked_text, &expired, &unknown, &forged, "", "sk-123", "psk_1_2"];
-    for (method, path) in routes(&job) {
+    for (method, path) in routes(&things) {
         let refused = call(&world, &method, &path, None, None).await;
         assert_eq!(
             (refused.status, refused.code()),
@@ -114,23 +162,29 @@ async fn every_route_turns_away_who_may_not() {
             assert!(!refused.text.contains("psk_0"), "an error never quotes a key: {}", refused.text);
         }
     }
-    assert_eq!(get(&world, &format!("/v1/jobs/{job}"), &good).await.status, StatusCode::OK);
+    assert_eq!(get(&world, &format!("/v1/jobs/{}", things.job), &good).await.status, StatusCode::OK);
 }
 
 #[tokio::test]
 async fn a_scope_opens_its_routes_and_no_others() {
     let mut world = World::new().await;
-    let job = world.submit(contract::Class::Standard).await;
+    let things = things(&world).await;
     // One that has not seen that there were no keys a moment ago.
     world.router = api::router(world.deps.clone());
     for scope in Scope::ALL {
         let (_, text) = key(&world, "local", &[scope], None).await;
-        for (method, path) in routes(&job) {
+        for (method, path) in routes(&things) {
             let answer = call(&world, &method, &path, Some(&text), Some(&json!({}))).await;
             let is_in = match scope {
                 _ if path.starts_with("/v1/models") => true,
-                Scope::Read => method == Method::GET && path.starts_with("/v1/jobs"),
-                Scope::Submit => method == Method::POST && !path.starts_with("/v1/keys"),
+                Scope::Read => {
+                    let kept = ["/v1/jobs", "/v1/files", "/v1/batches", "/v1/webhooks"];
+                    let is_secret = path.ends_with("/secret");
+                    method == Method::GET && !is_secret && kept.iter().any(|prefix| path.starts_with(prefix))
+                }
+                // A secret makes deliveries: reading it is more than reading.
+                Scope::Submit if path.ends_with("/secret") => true,
+                Scope::Submit => method != Method::GET && !path.starts_with("/v1/keys"),
                 Scope::Admin => path.starts_with("/v1/keys") || path == "/v1/stats",
             };
             assert_eq!(answer.status != StatusCode::FORBIDDEN, is_in, "{scope}: {method} {path}: {}", answer.text);
@@ -186,6 +240,102 @@ async fn nothing_of_one_tenant_is_there_for_another() {
     assert_eq!((leased.tenant.as_str(), &leased.request.model), ("globex", &model().name));
     world.succeed(&leased, &[(3, "Hel"), (4, "lo")]).await;
     assert!(call.await.unwrap().text.ends_with("data: [DONE]\n\n"));
+}
+
+#[tokio::test]
+async fn no_file_batch_or_webhook_of_one_tenant_is_there_for_another() {
+    let world = World::new().await;
+    let (_, acme) = key(&world, "acme", &Scope::ALL, None).await;
+    let (_, globex) = key(&world, "globex", &Scope::ALL, None).await;
+    let sent = b"{\"custom_id\": \"a\"}\n";
+    let by_acme = format!("Bearer {acme}");
+    let file = world.call(upload_of(&[("authorization", &by_acme)], sent)).await.json();
+    let file_id = file["id"].as_str().unwrap().to_owned();
+    let asked = json!({"input_file_id": file_id, "endpoint": "/v1/completions", "completion_window": "24h"});
+    let batch = call(&world, &Method::POST, "/v1/batches", Some(&acme), Some(&asked)).await.json();
+    let batch_id = batch["id"].as_str().unwrap().to_owned();
+    let (file_path, batch_path) = (format!("/v1/files/{file_id}"), format!("/v1/batches/{batch_id}"));
+
+    let hook = json!({"url": "https://example.com", "events": ["job.cancelled"]});
+    let hook = call(&world, &Method::POST, "/v1/webhooks", Some(&acme), Some(&hook)).await.json();
+    let hook_id = hook["id"].as_str().unwrap().to_owned();
+    let told = json!({"type": "completion", "request": {"model": MODEL, "prompt": "Hi"}});
+    let told = call(&world, &Method::POST, "/v1/jobs", Some(&acme), Some(&told)).await.json()["id"].clone();
+    let cancel = format!("/v1/jobs/{}/cancel", told.as_str().unwrap());
+    call(&world, &Method::POST, &cancel, Some(&acme), None).await;
+    let sent_to = get(&world, "/v1/webhooks/deliveries", &acme).await.json()["data"][0]["id"].clone();
+    let delivery_id = sent_to.as_str().unwrap().to_owned();
+    let (hook_path, delivery_path) =
+        (format!("/v1/webhooks/{hook_id}"), format!("/v1/webhooks/deliveries/{delivery_id}"));
+    let things = Things {
+        job: JobId::new().to_string(),
+        file: file_id.clone(),
+        batch: batch_id.clone(),
+        webhook: hook_id.clone(),
+        delivery: delivery_id.clone(),
+    };
+    let mut walked = Vec::new();
+    for (method, path) in routes(&things) {
+        let expected = match path.as_str() {
+            "/v1/files" | "/v1/batches" | "/v1/webhooks" | "/v1/webhooks/deliveries" if method == Method::GET => {
+                let list = get(&world, &path, &globex).await;
+                assert_eq!(list.json()["data"], json!([]), "{path}: {}", list.text);
+                continue;
+            }
+            path if path.starts_with(&file_path) => "file_not_found",
+            path if path.starts_with(&batch_path) => "batch_not_found",
+            path if path.starts_with(&delivery_path) => "delivery_not_found",
+            path if path.starts_with(&hook_path) => "webhook_not_found",
+            _ => continue,
+        };
+        let foreign = call(&world, &method, &path, Some(&globex), Some(&json!({}))).await;
+        let found = (foreign.status, foreign.code());
+        assert_eq!(found, (StatusCode::NOT_FOUND, expected.to_owned()), "{method} {path}: {}", foreign.text);
+        // Exactly what is said of one that never was.
+        let nobody = format!("{:032x}", 1);
+        let path = path
+            .replace(&file_id[5..], &nobody)
+            .replace(&batch_id[6..], &nobody)
+            .replace(&hook_id[3..], &nobody)
+            .replace(&delivery_id[4..], &nobody);
+        let of_nobody = call(&world, &method, &path, Some(&globex), Some(&json!({}))).await;
+        let ours = foreign
+            .text
+            .replace(&file_id[5..], &nobody)
+            .replace(&batch_id[6..], &nobody)
+            .replace(&hook_id[3..], &nobody)
+            .replace(&delivery_id[4..], &nobody);
+        assert_eq!((of_nobody.status, of_nobody.text), (foreign.status, ours), "{method} {path}");
+        walked.push((method, path));
+    }
+    assert!(walked.len() >= 15, "{walked:?}");
+    // A batch over somebody else's file.
+    let refused = call(&world, &Method::POST, "/v1/batches", Some(&globex), Some(&asked)).await;
+    let param = refused.json()["error"]["param"].clone();
+    assert_eq!((refused.status, param), (StatusCode::BAD_REQUEST, json!("input_file_id")), "{}", refused.text);
+    assert_eq!(get(&world, "/v1/batches", &globex).await.json()["data"], json!([]));
+
+    // All of it is as it was for whose it is.
+    assert_eq!(get(&world, &file_path, &acme).await.json(), file);
+    assert_eq!(get(&world, &format!("{file_path}/content"), &acme).await.text.as_bytes(), sent);
+    assert_eq!(get(&world, &batch_path, &acme).await.json(), batch);
+    assert_eq!(get(&world, &hook_path, &acme).await.json()["url"], hook["url"]);
+    assert_eq!(get(&world, "/v1/files", &acme).await.json()["data"], json!([file]));
+    assert_eq!(get(&world, "/v1/batches", &acme).await.json()["data"], json!([batch]));
+
+    // One idempotency key of each tenant is another one.
+    let keyed = async |key: &str| {
+        let authorization = format!("Bearer {key}");
+        let headers = [("authorization", authorization.as_str()), ("idempotency-key", "same")];
+        let file = world.call(upload_of(&headers, sent)).await.json()["id"].as_str().unwrap().to_owned();
+        let asked = json!({"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"});
+        let headers = [headers[0], ("idempotency-key", "same too")];
+        let batch = world.post_with("/v1/batches", &headers, &asked).await;
+        (file, batch.json()["id"].as_str().unwrap().to_owned())
+    };
+    let (first, foreign) = (keyed(&acme).await, keyed(&globex).await);
+    assert!(first.0 != foreign.0 && first.1 != foreign.1);
+    assert_eq!(keyed(&acme).await, first);
 }
 
 #[tokio::test]

@@ -1,10 +1,13 @@
 //! The HTTP routes over the real embedded backends, with the test as the worker.
 #![allow(clippy::unwrap_used, reason = "tests; some helpers are no test functions")]
 
+mod batch_results;
+mod batches;
 mod bulk;
 mod contract_routes;
 mod degraded;
 mod endings;
+mod files;
 mod jobs;
 mod keys;
 mod live;
@@ -13,3 +16,4 @@ mod streams;
 mod support;
 mod sync_calls;
 mod trajectories;
+mod webhooks;

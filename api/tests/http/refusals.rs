@@ -134,7 +134,7 @@ async fn wrong_fields_are_named() {
         (JOBS, job_with("deadline_seconds", json!(0)), 400, "invalid_value", Some("deadline_seconds")),
         (JOBS, job_with("deadline_seconds", json!(604801)), 400, "invalid_value", Some("deadline_seconds")),
         (JOBS, job_with("metadata", json!({"a": 1})), 400, "invalid_type", Some("metadata.a")),
-        (JOBS, job_with("webhook", json!({"url": "x"})), 400, "unknown_parameter", Some("webhook")),
+        (JOBS, job_with("callback", json!({"url": "x"})), 400, "unknown_parameter", Some("callback")),
         (JOBS, job_with("request", json!({"model": MODEL, "prompt": "x", "stream": true})), 400, "invalid_value", Some("request.stream")),
         (JOBS, job_with("request", json!({"model": MODEL, "prompt": [100]})), 400, "invalid_value", Some("request.prompt[0]")),
         (JOBS, job_with("request", json!({"model": MODEL, "prompt": "x", "max_tokens": 2000})), 400, "context_length_exceeded", Some("request.max_tokens")),

@@ -1,6 +1,6 @@
 //! Trajectories before and after they are archived, and results that archiving does not change.
 
-use api::Trajectories;
+use contract::Trajectories;
 use contract::trajectory::{SegmentBuilder, frame_of};
 use contract::{Class, JobError, JobId, JobStore, Leased, RecordLocation, TrajectoryMode};
 use object_store::ObjectStoreExt;

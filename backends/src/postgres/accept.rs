@@ -155,6 +155,32 @@ impl Write for AcceptGroup<'_> {
     }
 }
 
+/// All of these or none.
+pub(super) struct AcceptAll<'a> {
+    pub(super) jobs: &'a [NewJob],
+}
+
+#[async_trait]
+impl Write for AcceptAll<'_> {
+    type Answer = Result<Vec<Accepted>, (usize, Refused)>;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Self::Answer, Fault> {
+        let group = AcceptGroup { jobs: self.jobs.iter().collect(), try_short: false };
+        let answers = group.accept_carefully(tx).await?;
+        let first_refusal =
+            |(nth, answer): (usize, Result<Accepted, Refused>)| answer.map_err(|refused| (nth, refused));
+        Ok(answers.into_iter().enumerate().map(first_refusal).collect())
+    }
+
+    fn wrote_nothing(answer: &Self::Answer) -> bool {
+        match answer {
+            // What was written for the others is rolled back.
+            Err(_) => true,
+            Ok(accepted) => accepted.iter().all(|accepted| accepted.replayed),
+        }
+    }
+}
+
 fn accepted(job: &NewJob, held: bool, at: Option<Timestamp>) -> Accepted {
     Accepted { job: job.id, replayed: false, held, at }
 }
@@ -390,10 +416,13 @@ async fn insert(tx: &mut Tx<'_>, jobs: &[(&NewJob, bool)]) -> Result<Timestamp, 
         metadata.push(to_json("the metadata", &pairs)?);
         waits.push(match (held, job.published_by_caller) {
             (true, _) => None,
-            (false, true) => Some(MESSAGE_LIFE_MS),
-            (false, false) => Some(0),
+            (false, true) => Some(MESSAGE_LIFE_MS.max(millis(job.delay))),
+            (false, false) => Some(millis(job.delay)),
         });
     }
+    let webhooks =
+        jobs.iter().map(|(job, _)| job.webhook.as_ref().map(|hook| to_json("the webhook", hook)).transpose());
+    let webhooks = webhooks.collect::<Result<Vec<_>, _>>()?;
     let query = sqlx::query(include_str!("sql/insert_jobs.sql"))
         .bind(tx.fixed)
         .bind(each(jobs, |job| job.id.0))
@@ -403,7 +432,7 @@ async fn insert(tx: &mut Tx<'_>, jobs: &[(&NewJob, bool)]) -> Result<Timestamp, 
         .bind(each(jobs, |job| job.class.as_str()))
         .bind(each(jobs, |job| job.request.kind().as_str()))
         .bind(waits)
-        .bind(each(jobs, |job| millis(job.deadline_in)))
+        .bind(each(jobs, |job| millis(job.delay.saturating_add(job.deadline_in))))
         .bind(each(jobs, |job| job.seed.cast_signed()))
         .bind(each(jobs, |job| i64::from(job.request.estimated_tokens())))
         .bind(requests)
@@ -412,7 +441,9 @@ async fn insert(tx: &mut Tx<'_>, jobs: &[(&NewJob, bool)]) -> Result<Timestamp, 
         .bind(each(jobs, |job| job.batch_line.map(|(_, line)| i64::from(line))))
         .bind(each(jobs, |job| job.sequence_key.as_deref().map(escaped).map(|key| key.into_owned())))
         .bind(each(jobs, |job| job.traceparent.as_deref()))
-        .bind(each(jobs, |job| job.trajectory.as_str()));
+        .bind(each(jobs, |job| job.trajectory.as_str()))
+        .bind(each(jobs, |job| job.custom_id.as_deref().map(escaped).map(|id| id.into_owned())))
+        .bind(webhooks);
     let row = answer(query.fetch_one(&mut *tx.conn)).await?;
     Ok(Timestamp(time(&row, "at")?))
 }

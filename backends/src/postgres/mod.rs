@@ -18,10 +18,12 @@
 
 mod accept;
 mod archive;
+mod batches;
 mod change;
 mod db;
 mod due;
 mod fault;
+mod files;
 mod finish;
 mod group;
 mod keys;
@@ -30,16 +32,21 @@ mod migrate;
 mod read;
 mod reap;
 mod row;
+mod webhooks;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use contract::webhook::WebhookRefused;
 use contract::{
-    Accepted, AdminStore, CancelAnswer, Filter, FoundKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, Lease,
-    LeaseLost, Leased, NewJob, NewKey, Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError,
-    TenantId, Unarchived, Usage, Wake, WorkerId,
+    Accepted, AdminStore, AttemptEnd, Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, CancelAnswer,
+    Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, FileDeletion, FileFilter, FileId, Filter,
+    FoundKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost, Leased, Line, LineId,
+    LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped, Refused, RefusedLine,
+    SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange,
+    WebhookDelivery, WebhookId, WorkerId,
 };
 use sqlx::ConnectOptions;
 use uuid::Uuid;
@@ -183,6 +190,10 @@ impl JobStore for PostgresStore {
         self.accepts.ask(jobs.to_vec()).await
     }
 
+    async fn accept_all(&self, jobs: &[NewJob]) -> Result<Result<Vec<Accepted>, (usize, Refused)>, StoreError> {
+        self.db.transact(&accept::AcceptAll { jobs }).await
+    }
+
     async fn due(&self, queue: &QueueId, limit: u32) -> Result<Vec<Wake>, StoreError> {
         due::take_due(&self.db, queue, limit).await
     }
@@ -287,6 +298,173 @@ impl AdminStore for PostgresStore {
 
     async fn has_keys(&self) -> Result<bool, StoreError> {
         self.db.read(&keys::HasAny).await
+    }
+
+    async fn add_file(&self, file: &NewFile) -> Result<Result<Made<StoredFile>, KeyReused>, StoreError> {
+        self.db.transact(&files::Add { file }).await
+    }
+
+    async fn file(&self, tenant: &TenantId, id: &FileId) -> Result<Option<StoredFile>, StoreError> {
+        self.db.read(&files::Get { tenant, id }).await
+    }
+
+    async fn files(&self, tenant: &TenantId, filter: &FileFilter) -> Result<(Vec<StoredFile>, bool), StoreError> {
+        self.db.read(&files::List { tenant, filter }).await
+    }
+
+    async fn delete_file(&self, tenant: &TenantId, id: &FileId) -> Result<FileDeletion, StoreError> {
+        self.db.once(&files::Delete { tenant, id }).await
+    }
+
+    async fn expired_files(&self, limit: u32) -> Result<Vec<FileId>, StoreError> {
+        self.db.read(&files::Expired { limit }).await
+    }
+
+    async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError> {
+        self.db.once(&files::Emptied { ids }).await
+    }
+
+    async fn add_batch(&self, batch: &NewBatch) -> Result<Result<Made<Batch>, KeyReused>, StoreError> {
+        self.db.transact(&batches::Add { batch }).await
+    }
+
+    async fn batch(&self, tenant: &TenantId, id: &BatchId) -> Result<Option<Batch>, StoreError> {
+        self.db.read(&batches::Get { tenant, id }).await
+    }
+
+    async fn batches(
+        &self,
+        tenant: &TenantId,
+        after: Option<BatchId>,
+        limit: u32,
+    ) -> Result<(Vec<Batch>, bool), StoreError> {
+        self.db.read(&batches::List { tenant, after, limit }).await
+    }
+
+    async fn cancel_batch(&self, tenant: &TenantId, id: &BatchId) -> Result<BatchCancel, StoreError> {
+        self.db.transact(&batches::Cancel { tenant, id }).await
+    }
+
+    async fn open_batches(&self, limit: u32) -> Result<Vec<Batch>, StoreError> {
+        self.db.read(&batches::Open { limit }).await
+    }
+
+    async fn begin_batch(&self, id: &BatchId, model: &str, total: u32) -> Result<bool, StoreError> {
+        self.db.once(&batches::Begin { id, model, total }).await
+    }
+
+    async fn fail_batch(&self, id: &BatchId, errors: &[BatchError]) -> Result<bool, StoreError> {
+        self.db.once(&batches::Fail { id, errors }).await
+    }
+
+    async fn batch_expanded(
+        &self,
+        id: &BatchId,
+        refused: &[RefusedLine],
+        from: Cursor,
+        to: Cursor,
+    ) -> Result<bool, StoreError> {
+        self.db.transact(&batches::Expanded { id, refused, from, to }).await
+    }
+
+    async fn finalize_batch(&self, id: &BatchId) -> Result<bool, StoreError> {
+        self.db.once(&batches::Finalize { id }).await
+    }
+
+    async fn unfinished_lines(&self, id: &BatchId, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        self.db.read(&batches::UnfinishedLines { id, limit }).await
+    }
+
+    async fn lines(&self, id: &BatchId, from: u32, limit: u32) -> Result<Vec<Line>, StoreError> {
+        self.db.read(&batches::Lines { id, from, limit }).await
+    }
+
+    async fn ended_lines(
+        &self,
+        id: &BatchId,
+        after: Option<LineId>,
+        limit: u32,
+    ) -> Result<Option<(Vec<Line>, bool)>, StoreError> {
+        self.db.read(&batches::EndedLines { id, after, limit }).await
+    }
+
+    async fn lines_without_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError> {
+        self.db.read(&batches::LinesWithoutResult { id }).await
+    }
+
+    async fn batch_lines(&self, id: &BatchId) -> Result<Option<LineSet>, StoreError> {
+        self.db.read(&batches::OnlyLines { id }).await
+    }
+
+    async fn batch_progress(&self, tenant: &TenantId, id: &BatchId) -> Result<Option<BatchProgress>, StoreError> {
+        self.db.read(&batches::Progress { tenant, id }).await
+    }
+
+    async fn add_webhook(&self, webhook: &NewWebhook) -> Result<Result<Made<Webhook>, WebhookRefused>, StoreError> {
+        self.db.transact(&webhooks::Add { webhook }).await
+    }
+
+    async fn webhook(&self, tenant: &TenantId, id: &WebhookId) -> Result<Option<Webhook>, StoreError> {
+        self.db.read(&webhooks::Get { tenant, id }).await
+    }
+
+    async fn webhooks(&self, tenant: &TenantId) -> Result<Vec<Webhook>, StoreError> {
+        self.db.read(&webhooks::List { tenant }).await
+    }
+
+    async fn change_webhook(
+        &self,
+        tenant: &TenantId,
+        id: &WebhookId,
+        change: &WebhookChange,
+    ) -> Result<Option<Webhook>, StoreError> {
+        self.db.transact(&webhooks::Change { tenant, id, change }).await
+    }
+
+    async fn delete_webhook(&self, tenant: &TenantId, id: &WebhookId) -> Result<bool, StoreError> {
+        self.db.transact(&webhooks::Delete { tenant, id }).await
+    }
+
+    async fn deliveries(
+        &self,
+        tenant: &TenantId,
+        filter: &DeliveryFilter,
+    ) -> Result<(Vec<WebhookDelivery>, bool), StoreError> {
+        self.db.read(&webhooks::Deliveries { tenant, filter }).await
+    }
+
+    async fn delivery(
+        &self,
+        tenant: &TenantId,
+        id: &DeliveryId,
+    ) -> Result<Option<(WebhookDelivery, Vec<DeliveryAttempt>)>, StoreError> {
+        self.db.read(&webhooks::Delivery { tenant, id }).await
+    }
+
+    async fn redeliver(&self, tenant: &TenantId, id: &DeliveryId) -> Result<Option<WebhookDelivery>, StoreError> {
+        self.db.once(&webhooks::Redeliver { tenant, id }).await
+    }
+
+    async fn due_deliveries(
+        &self,
+        busy: &[String],
+        each: u32,
+        limit: u32,
+        hold: Duration,
+    ) -> Result<Vec<DueDelivery>, StoreError> {
+        self.db.once(&webhooks::Due { busy, each, limit, hold }).await
+    }
+
+    async fn end_attempt(&self, id: &DeliveryId, end: &AttemptEnd) -> Result<(), StoreError> {
+        self.db.transact(&webhooks::EndAttempt { id, end }).await
+    }
+
+    async fn forget_deliveries(&self, older: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.db.once(&webhooks::Forget { older, limit }).await
+    }
+
+    async fn end_batch(&self, id: &BatchId, end: &BatchEnd) -> Result<Option<Batch>, StoreError> {
+        self.db.transact(&batches::End { id, end }).await
     }
 }
 

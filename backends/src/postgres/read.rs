@@ -126,7 +126,7 @@ impl Write for Offered {
     }
 }
 
-fn job(row: &PgRow) -> Result<Job, Fault> {
+pub(super) fn job(row: &PgRow) -> Result<Job, Fault> {
     let id = JobId(column::<Uuid>(row, "id")?);
     read_job(row, id).map_err(|fault| of_job(id, fault))
 }
@@ -197,7 +197,7 @@ fn unarchived(row: &PgRow) -> Result<Unarchived, Fault> {
     read().map_err(|fault| of_job(id, fault))
 }
 
-fn kind(text: &str) -> Result<Kind, Fault> {
+pub(super) fn kind(text: &str) -> Result<Kind, Fault> {
     [Kind::Chat, Kind::Completion]
         .into_iter()
         .find(|kind| kind.as_str() == text)

@@ -28,6 +28,33 @@ impl Write for Accept {
     }
 }
 
+/// All of these or none.
+pub(super) struct AcceptAll {
+    pub(super) jobs: Vec<NewJob>,
+}
+
+#[async_trait]
+impl Write for AcceptAll {
+    type Answer = Result<Vec<Accepted>, (usize, Refused)>;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Self::Answer, Fault> {
+        // Others share the transaction.
+        sqlx::raw_sql("SAVEPOINT all_or_none").execute(&mut *tx.conn).await?;
+        let mut accepted = Vec::with_capacity(self.jobs.len());
+        for (nth, job) in self.jobs.iter().enumerate() {
+            match accept(tx, job).await? {
+                Ok(answer) => accepted.push(answer),
+                Err(refused) => {
+                    sqlx::raw_sql("ROLLBACK TO all_or_none; RELEASE all_or_none").execute(&mut *tx.conn).await?;
+                    return Ok(Err((nth, refused)));
+                }
+            }
+        }
+        sqlx::raw_sql("RELEASE all_or_none").execute(&mut *tx.conn).await?;
+        Ok(Ok(accepted))
+    }
+}
+
 async fn accept(tx: &mut Tx<'_>, job: &NewJob) -> Result<Result<Accepted, Refused>, Fault> {
     // Whatever can end without a new row comes before the first write.
     if let Some(answer) = earlier(tx, job).await? {
@@ -121,8 +148,8 @@ async fn is_behind(tx: &mut Tx<'_>, job: &NewJob) -> Result<bool, Fault> {
 async fn insert(tx: &mut Tx<'_>, job: &NewJob, held: bool) -> Result<(), Fault> {
     let wake_at = match (held, job.published_by_caller) {
         (true, _) => None,
-        (false, true) => Some(tx.now + MESSAGE_LIFE_MS),
-        (false, false) => Some(tx.now),
+        (false, true) => Some(tx.now.saturating_add(MESSAGE_LIFE_MS.max(millis(job.delay)))),
+        (false, false) => Some(tx.now.saturating_add(millis(job.delay))),
     };
     sqlx::query(include_str!("sql/insert_job.sql"))
         .bind(job.id.0)
@@ -132,7 +159,7 @@ async fn insert(tx: &mut Tx<'_>, job: &NewJob, held: bool) -> Result<(), Fault> 
         .bind(job.class.as_str())
         .bind(job.request.kind().as_str())
         .bind(wake_at)
-        .bind(tx.now.saturating_add(millis(job.deadline_in)))
+        .bind(tx.now.saturating_add(millis(job.delay.saturating_add(job.deadline_in))))
         .bind(job.seed.cast_signed())
         .bind(i64::from(job.request.estimated_tokens()))
         .bind(to_json("the request", &job.request)?)
@@ -143,6 +170,8 @@ async fn insert(tx: &mut Tx<'_>, job: &NewJob, held: bool) -> Result<(), Fault> 
         .bind(&job.traceparent)
         .bind(tx.now)
         .bind(job.trajectory.as_str())
+        .bind(job.custom_id.as_deref())
+        .bind(job.webhook.as_ref().map(|hook| to_json("the webhook", hook)).transpose()?)
         .execute(&mut *tx.conn)
         .await?;
     Ok(())

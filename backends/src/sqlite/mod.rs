@@ -5,9 +5,11 @@
 
 mod accept;
 mod archive;
+mod batches;
 mod change;
 mod due;
 mod fault;
+mod files;
 mod finish;
 mod keys;
 mod lead;
@@ -15,6 +17,7 @@ mod lease;
 mod read;
 mod reap;
 mod row;
+mod webhooks;
 mod writer;
 
 use std::path::{Path, PathBuf};
@@ -22,10 +25,14 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use async_trait::async_trait;
+use contract::webhook::WebhookRefused;
 use contract::{
-    Accepted, AdminStore, CancelAnswer, Filter, FoundKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, Lease,
-    LeaseLost, Leased, NewJob, NewKey, Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError,
-    TenantId, Unarchived, Usage, Wake, WorkerId,
+    Accepted, AdminStore, AttemptEnd, Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, CancelAnswer,
+    Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, FileDeletion, FileFilter, FileId, Filter,
+    FoundKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost, Leased, Line, LineId,
+    LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped, Refused, RefusedLine,
+    SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange,
+    WebhookDelivery, WebhookId, WorkerId,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -162,6 +169,10 @@ impl JobStore for SqliteStore {
         self.writer.submit(accept::Accept { jobs: jobs.to_vec() }).await
     }
 
+    async fn accept_all(&self, jobs: &[NewJob]) -> Result<Result<Vec<Accepted>, (usize, Refused)>, StoreError> {
+        self.writer.submit(accept::AcceptAll { jobs: jobs.to_vec() }).await
+    }
+
     async fn due(&self, queue: &QueueId, limit: u32) -> Result<Vec<Wake>, StoreError> {
         self.writer.submit(due::TakeDue { queue: queue.clone(), limit }).await
     }
@@ -259,6 +270,173 @@ impl AdminStore for SqliteStore {
 
     async fn has_keys(&self) -> Result<bool, StoreError> {
         keys::has_any(&self.readers).await.map_err(Fault::nothing_written)
+    }
+
+    async fn add_file(&self, file: &NewFile) -> Result<Result<Made<StoredFile>, KeyReused>, StoreError> {
+        self.writer.submit(files::Add { file: file.clone() }).await
+    }
+
+    async fn file(&self, tenant: &TenantId, id: &FileId) -> Result<Option<StoredFile>, StoreError> {
+        files::get(&self.readers, self.now(), tenant, id).await.map_err(Fault::nothing_written)
+    }
+
+    async fn files(&self, tenant: &TenantId, filter: &FileFilter) -> Result<(Vec<StoredFile>, bool), StoreError> {
+        files::list(&self.readers, self.now(), tenant, filter).await.map_err(Fault::nothing_written)
+    }
+
+    async fn delete_file(&self, tenant: &TenantId, id: &FileId) -> Result<FileDeletion, StoreError> {
+        self.writer.submit(files::Delete { tenant: tenant.clone(), id: *id }).await
+    }
+
+    async fn expired_files(&self, limit: u32) -> Result<Vec<FileId>, StoreError> {
+        files::expired(&self.readers, self.now(), limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError> {
+        self.writer.submit(files::Emptied { ids: ids.to_vec() }).await
+    }
+
+    async fn add_batch(&self, batch: &NewBatch) -> Result<Result<Made<Batch>, KeyReused>, StoreError> {
+        self.writer.submit(batches::Add { batch: batch.clone() }).await
+    }
+
+    async fn batch(&self, tenant: &TenantId, id: &BatchId) -> Result<Option<Batch>, StoreError> {
+        batches::find(&self.readers, self.now(), tenant, id).await.map_err(Fault::nothing_written)
+    }
+
+    async fn batches(
+        &self,
+        tenant: &TenantId,
+        after: Option<BatchId>,
+        limit: u32,
+    ) -> Result<(Vec<Batch>, bool), StoreError> {
+        batches::list(&self.readers, self.now(), tenant, after, limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn cancel_batch(&self, tenant: &TenantId, id: &BatchId) -> Result<BatchCancel, StoreError> {
+        self.writer.submit(batches::Cancel { tenant: tenant.clone(), id: *id }).await
+    }
+
+    async fn open_batches(&self, limit: u32) -> Result<Vec<Batch>, StoreError> {
+        batches::open(&self.readers, self.now(), limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn begin_batch(&self, id: &BatchId, model: &str, total: u32) -> Result<bool, StoreError> {
+        self.writer.submit(batches::Begin { id: *id, model: model.to_owned(), total }).await
+    }
+
+    async fn fail_batch(&self, id: &BatchId, errors: &[BatchError]) -> Result<bool, StoreError> {
+        self.writer.submit(batches::Fail { id: *id, errors: errors.to_vec() }).await
+    }
+
+    async fn batch_expanded(
+        &self,
+        id: &BatchId,
+        refused: &[RefusedLine],
+        from: Cursor,
+        to: Cursor,
+    ) -> Result<bool, StoreError> {
+        self.writer.submit(batches::Expanded { id: *id, refused: refused.to_vec(), from, to }).await
+    }
+
+    async fn finalize_batch(&self, id: &BatchId) -> Result<bool, StoreError> {
+        self.writer.submit(batches::Finalize { id: *id }).await
+    }
+
+    async fn unfinished_lines(&self, id: &BatchId, limit: u32) -> Result<Vec<JobId>, StoreError> {
+        batches::unfinished_lines(&self.readers, id, limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn lines(&self, id: &BatchId, from: u32, limit: u32) -> Result<Vec<Line>, StoreError> {
+        batches::lines(&self.readers, self.now(), id, from, limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn ended_lines(
+        &self,
+        id: &BatchId,
+        after: Option<LineId>,
+        limit: u32,
+    ) -> Result<Option<(Vec<Line>, bool)>, StoreError> {
+        batches::ended_lines(&self.readers, self.now(), id, after, limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn lines_without_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError> {
+        batches::lines_without_result(&self.readers, id).await.map_err(Fault::nothing_written)
+    }
+
+    async fn batch_lines(&self, id: &BatchId) -> Result<Option<LineSet>, StoreError> {
+        batches::only_lines(&self.readers, id).await.map_err(Fault::nothing_written)
+    }
+
+    async fn batch_progress(&self, tenant: &TenantId, id: &BatchId) -> Result<Option<BatchProgress>, StoreError> {
+        batches::progress(&self.readers, self.now(), tenant, id).await.map_err(Fault::nothing_written)
+    }
+
+    async fn add_webhook(&self, webhook: &NewWebhook) -> Result<Result<Made<Webhook>, WebhookRefused>, StoreError> {
+        self.writer.submit(webhooks::Add { webhook: webhook.clone() }).await
+    }
+
+    async fn webhook(&self, tenant: &TenantId, id: &WebhookId) -> Result<Option<Webhook>, StoreError> {
+        webhooks::find(&self.readers, self.now(), tenant, id).await.map_err(Fault::nothing_written)
+    }
+
+    async fn webhooks(&self, tenant: &TenantId) -> Result<Vec<Webhook>, StoreError> {
+        webhooks::list(&self.readers, self.now(), tenant).await.map_err(Fault::nothing_written)
+    }
+
+    async fn change_webhook(
+        &self,
+        tenant: &TenantId,
+        id: &WebhookId,
+        change: &WebhookChange,
+    ) -> Result<Option<Webhook>, StoreError> {
+        self.writer.submit(webhooks::Change { tenant: tenant.clone(), id: *id, change: change.clone() }).await
+    }
+
+    async fn delete_webhook(&self, tenant: &TenantId, id: &WebhookId) -> Result<bool, StoreError> {
+        self.writer.submit(webhooks::Delete { tenant: tenant.clone(), id: *id }).await
+    }
+
+    async fn deliveries(
+        &self,
+        tenant: &TenantId,
+        filter: &DeliveryFilter,
+    ) -> Result<(Vec<WebhookDelivery>, bool), StoreError> {
+        webhooks::deliveries(&self.readers, self.now(), tenant, filter).await.map_err(Fault::nothing_written)
+    }
+
+    async fn delivery(
+        &self,
+        tenant: &TenantId,
+        id: &DeliveryId,
+    ) -> Result<Option<(WebhookDelivery, Vec<DeliveryAttempt>)>, StoreError> {
+        webhooks::find_delivery(&self.readers, self.now(), tenant, id).await.map_err(Fault::nothing_written)
+    }
+
+    async fn redeliver(&self, tenant: &TenantId, id: &DeliveryId) -> Result<Option<WebhookDelivery>, StoreError> {
+        self.writer.submit(webhooks::Redeliver { tenant: tenant.clone(), id: *id }).await
+    }
+
+    async fn due_deliveries(
+        &self,
+        busy: &[String],
+        each: u32,
+        limit: u32,
+        hold: Duration,
+    ) -> Result<Vec<DueDelivery>, StoreError> {
+        self.writer.submit(webhooks::Due { busy: busy.to_vec(), each, limit, hold }).await
+    }
+
+    async fn end_attempt(&self, id: &DeliveryId, end: &AttemptEnd) -> Result<(), StoreError> {
+        self.writer.submit(webhooks::EndAttempt { id: *id, end: end.clone() }).await
+    }
+
+    async fn forget_deliveries(&self, older: Duration, limit: u32) -> Result<u64, StoreError> {
+        self.writer.submit(webhooks::Forget { older, limit }).await
+    }
+
+    async fn end_batch(&self, id: &BatchId, end: &BatchEnd) -> Result<Option<Batch>, StoreError> {
+        self.writer.submit(batches::End { id: *id, end: end.clone() }).await
     }
 }
 

@@ -58,7 +58,7 @@ pub(super) async fn queues(pool: &SqlitePool) -> Result<Vec<QueueId>, Fault> {
         .collect()
 }
 
-fn job(row: &SqliteRow, now: i64) -> Result<Job, Fault> {
+pub(super) fn job(row: &SqliteRow, now: i64) -> Result<Job, Fault> {
     let id = JobId(column::<Uuid>(row, "id")?);
     read_job(row, id, now).map_err(|fault| of_job(id, fault))
 }
@@ -143,7 +143,7 @@ pub(super) async fn offered(pool: &SqlitePool) -> Result<Vec<ServedModel>, Fault
     rows.iter().map(|row| json("served", &column::<String>(row, "served")?)).collect()
 }
 
-fn kind(text: &str) -> Result<Kind, Fault> {
+pub(super) fn kind(text: &str) -> Result<Kind, Fault> {
     [Kind::Chat, Kind::Completion]
         .into_iter()
         .find(|kind| kind.as_str() == text)

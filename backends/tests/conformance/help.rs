@@ -54,6 +54,7 @@ pub fn job() -> NewJob {
         route: "small".into(),
         class: Class::Standard,
         bound: 10_000,
+        delay: Duration::ZERO,
         deadline_in: DEADLINE,
         seed: 7,
         request: Request {
@@ -69,6 +70,8 @@ pub fn job() -> NewJob {
         },
         metadata: BTreeMap::new(),
         batch_line: None,
+        custom_id: None,
+        webhook: None,
         sequence_key: None,
         traceparent: None,
         idempotency: None,

@@ -15,6 +15,7 @@ mod redis;
 mod sqlite;
 mod store_accept;
 mod store_archive;
+mod store_batches;
 mod store_end;
 mod store_faults;
 mod store_feed;
@@ -22,6 +23,7 @@ mod store_keys;
 mod store_lease;
 mod store_read;
 mod store_reap;
+mod store_webhooks;
 
 macro_rules! on_every_store {
     ($module:ident: $($case:ident),+ $(,)?) => { $( mod $case {
@@ -87,6 +89,7 @@ on_every_store!(store_accept:
     a_repeated_id_is_a_replay,
     the_second_of_a_sequence_is_held,
     null_characters_survive,
+    all_are_accepted_or_none,
 );
 
 on_every_store!(store_lease:
@@ -178,6 +181,47 @@ on_every_store!(store_keys:
     the_first_revocation_counts,
     keys_are_listed_by_tenant_newest_first,
     a_prefix_is_of_one_key,
+);
+
+on_every_store!(store_batches:
+    a_file_is_kept_as_it_was_given,
+    files_are_paged_in_both_orders,
+    a_deleted_file_is_gone,
+    expired_files_are_told_until_they_are_empty,
+    one_key_makes_one_file_and_one_batch,
+    concurrent_adds_of_one_key_make_one_batch,
+    a_batch_is_shown_as_it_was_accepted,
+    a_wrong_file_fails_its_batch_once,
+    expanding_twice_gives_the_same_lines,
+    a_batch_completes_when_all_its_lines_have_ended,
+    a_cancelled_batch_keeps_what_has_ended,
+    a_batch_that_has_ended_is_too_late_to_cancel,
+    lines_are_counted_by_their_ends,
+    batches_are_listed_newest_first_and_paged,
+    ended_lines_come_in_the_order_of_their_ends,
+    who_reads_on_misses_no_line,
+    lines_without_a_result_are_those_that_did_not_succeed,
+    progress_says_what_runs_and_what_is_ahead,
+    a_batch_for_later_is_open_until_it_is_checked_and_then_at_its_time,
+);
+
+on_every_store!(store_webhooks:
+    a_webhook_is_kept_as_it_was_made,
+    one_key_makes_one_webhook,
+    a_tenant_has_one_secret_of_its_own,
+    a_webhook_is_changed_and_rotated,
+    a_job_is_told_of_as_it_goes,
+    each_end_of_a_job_is_told,
+    a_batch_is_told_of_and_its_lines_are_not,
+    what_is_due_is_taken_for_a_while,
+    addresses_are_apart,
+    attempts_are_kept_and_decide_what_follows,
+    who_wants_no_more_gets_no_more,
+    a_webhook_that_takes_nothing_is_disabled,
+    a_delivery_is_sent_again_on_demand,
+    a_deleted_webhook_is_told_nothing,
+    old_deliveries_are_forgotten,
+    a_job_for_later_waits_for_its_time,
 );
 
 on_every_store!(random: random_lives_follow_the_model);

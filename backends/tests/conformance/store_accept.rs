@@ -240,3 +240,24 @@ pub async fn null_characters_survive(t: &mut dyn StoreUnderTest) {
     assert_eq!(get(&*store, new.id).await.error, Some(error));
     assert!(lease(&*store, next.id, 0, "w").await.is_some());
 }
+
+pub async fn all_are_accepted_or_none(t: &mut dyn StoreUnderTest) {
+    let store = t.store();
+    let bounded = || NewJob { bound: 3, ..job() };
+    let before = bounded();
+    store.accept(std::slice::from_ref(&before)).await.unwrap();
+    let three: Vec<NewJob> = (0..3).map(|_| bounded()).collect();
+    let refused = store.accept_all(&three).await.unwrap().unwrap_err();
+    assert!(matches!(refused, (2, Refused::QueueFull { bound: 3, .. })), "{refused:?}");
+    for job in &three {
+        assert_eq!(store.get(&tenant(), &job.id).await.unwrap(), None);
+    }
+    // What was written for the first two before the third was refused takes no room.
+    let accepted = store.accept_all(&three[..2]).await.unwrap().unwrap();
+    assert_eq!(accepted.iter().map(|accepted| accepted.job).collect::<Vec<_>>(), [three[0].id, three[1].id]);
+    assert!(accepted.iter().all(|accepted| !accepted.replayed && accepted.at.is_some()));
+    // Asked again, they are there, room or not.
+    let again = store.accept_all(&three[..2]).await.unwrap().unwrap();
+    assert!(again.iter().all(|accepted| accepted.replayed));
+    assert!(matches!(store.accept_all(&[bounded()]).await.unwrap(), Err((0, Refused::QueueFull { .. }))));
+}

@@ -128,7 +128,7 @@ async fn measure(
 
     let (stop, stopped) = watch::channel(false);
     let scheduling = tokio::spawn(scheduler::run(
-        embedded::scheduler_deps(&backends, &settings),
+        embedded::scheduler_deps(&backends, &settings)?,
         embedded::turned_on(stopped.clone()),
     ));
     let worker_config = WorkerConfig {
@@ -167,6 +167,7 @@ async fn measure(
             objects: Arc::clone(&backends.objects),
             models: watch::channel(vec![served.clone()]).1,
             trajectories: serve::trajectories(&settings),
+            guard: crate::embedded::guard(&settings)?,
             limits,
         },
         embedded::turned_on(stopped),

@@ -17,6 +17,7 @@ mod tests;
 use std::process::ExitCode;
 
 use server::Server;
+pub use submit::pair;
 
 use crate::config::{Client, Flags};
 

@@ -1,10 +1,12 @@
 //! The server at the other end: requests out, JSON or a readable refusal back.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use reqwest::header::RETRY_AFTER;
-use reqwest::{RequestBuilder, Url};
+use reqwest::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
+use reqwest::{RequestBuilder, Response, Url};
 use serde_json::Value;
 
 use crate::config::{Client, Secret};
@@ -14,6 +16,12 @@ pub const LONG_POLL_SECONDS: u64 = 30;
 
 /// Silence that is more than a long poll explains.
 const QUIET: Duration = Duration::from_secs(LONG_POLL_SECONDS + 30);
+
+/// The client's bound on silence counts from the beginning of an upload, whose own watch is [`Server::upload`].
+const LONGEST_UPLOAD: Duration = Duration::from_secs(24 * 3_600);
+
+/// Makes a repeat of a request the same thing.
+const IDEMPOTENCY_KEY: &str = "idempotency-key";
 
 /// Why the server did not do what was asked.
 #[derive(Debug, thiserror::Error)]
@@ -79,6 +87,11 @@ impl Refusal {
             401 | 403 => Some("give a key that may do this with PENSTOCK_API_KEY or --api-key".to_owned()),
             404 if is("model_not_found") => Some("without --model the server's own model is used".to_owned()),
             404 if is("job_not_found") => Some("`penstock list` shows the jobs there are".to_owned()),
+            404 if is("batch_not_found") => Some("`penstock batch list` shows the batches there are".to_owned()),
+            404 if is("webhook_not_found") => Some("`penstock webhooks list` shows the webhooks there are".to_owned()),
+            404 if is("delivery_not_found") => {
+                Some("`penstock webhooks deliveries` shows the deliveries there are".to_owned())
+            }
             413 => Some("the largest body is the server's setting limits.body_mib".to_owned()),
             429 | 503 => self.retry_after.as_ref().map(|seconds| format!("try again in {seconds} s")),
             500.. => Some("the server's log says more".to_owned()),
@@ -130,6 +143,11 @@ impl Server {
         self.ask(request).await
     }
 
+    /// `DELETE`.
+    pub async fn delete(&self, path: &[&str]) -> Result<Value, ServerError> {
+        self.ask(self.http.delete(self.url(path))).await
+    }
+
     /// The URL of a path; each part is one segment whatever it contains.
     fn url(&self, path: &[&str]) -> Url {
         let mut url = self.base.clone();
@@ -137,32 +155,142 @@ impl Server {
         url
     }
 
-    async fn ask(&self, mut request: RequestBuilder) -> Result<Value, ServerError> {
+    /// `POST` with a JSON body, under an idempotency key if there is one.
+    pub async fn post_once(&self, path: &[&str], body: &Value, key: Option<&str>) -> Result<Value, ServerError> {
+        let request = self.http.post(self.url(path)).json(body);
+        self.ask(if let Some(key) = key { request.header(IDEMPOTENCY_KEY, key) } else { request }).await
+    }
+
+    /// `GET` of something that is no JSON, or long: the answer as it comes.
+    pub async fn open(&self, path: &[&str], query: &[(&str, String)]) -> Result<Answer, ServerError> {
+        let mut url = self.url(path);
+        if !query.is_empty() {
+            url.query_pairs_mut().extend_pairs(query);
+        }
+        let response = self.send(self.http.get(url)).await?;
+        let status = response.status();
+        if status.is_success() {
+            return Ok(Answer { response, address: self.address() });
+        }
+        Err(self.refusal(response).await)
+    }
+
+    /// `POST` of a long body. It may last; a minute in which nothing of it moves is the end.
+    pub async fn upload(&self, path: &[&str], upload: Upload, key: Option<&str>) -> Result<Value, ServerError> {
+        let unreachable = |cause: String| ServerError::Unreachable { address: self.address(), cause };
+        let http = crate::http::client(LONGEST_UPLOAD).map_err(|error| unreachable(crate::http::cause(&error)))?;
+        let request = http.post(self.url(path)).body(upload.body);
+        let request = request.header(CONTENT_TYPE, upload.content_type).header(CONTENT_LENGTH, upload.length);
+        let request = if let Some(key) = key { request.header(IDEMPOTENCY_KEY, key) } else { request };
+        tokio::select! {
+            answer = self.ask(request) => answer,
+            () = stalled(&upload.moved) => Err(unreachable(format!("nothing moved for {} s", QUIET.as_secs()))),
+        }
+    }
+
+    async fn ask(&self, request: RequestBuilder) -> Result<Value, ServerError> {
+        let response = self.send(request).await?;
+        let status = response.status();
+        if !status.is_success() {
+            return Err(self.refusal(response).await);
+        }
+        let body = response.bytes().await.map_err(|error| self.unreachable(&error))?;
+        serde_json::from_slice(&body)
+            .map_err(|_| ServerError::Foreign { address: self.address(), status: status.as_u16() })
+    }
+
+    async fn send(&self, mut request: RequestBuilder) -> Result<Response, ServerError> {
         if let Some(key) = &self.key {
             request = request.bearer_auth(key.reveal());
         }
-        let unreachable = |error: reqwest::Error| ServerError::Unreachable {
-            address: self.address(),
-            cause: crate::http::cause(&error),
-        };
-        let response = request.send().await.map_err(unreachable)?;
-        let status = response.status();
+        request.send().await.map_err(|error| self.unreachable(&error))
+    }
+
+    /// What an answer that is no success says.
+    async fn refusal(&self, response: Response) -> ServerError {
+        let status = response.status().as_u16();
         let retry_after = response.headers().get(RETRY_AFTER).and_then(|value| Some(value.to_str().ok()?.to_owned()));
-        let body = response.bytes().await.map_err(unreachable)?;
-        let foreign = || ServerError::Foreign { address: self.address(), status: status.as_u16() };
-        let body: Value = serde_json::from_slice(&body).map_err(|_| foreign())?;
-        if status.is_success() {
-            return Ok(body);
+        match response.bytes().await.map(|body| serde_json::from_slice(&body)) {
+            Ok(Ok(body)) => ServerError::Refused(Refusal::of(status, retry_after, &body)),
+            Ok(Err(_)) => ServerError::Foreign { address: self.address(), status },
+            Err(error) => self.unreachable(&error),
         }
-        Err(ServerError::Refused(Refusal::of(status.as_u16(), retry_after, &body)))
+    }
+
+    fn unreachable(&self, error: &reqwest::Error) -> ServerError {
+        ServerError::Unreachable { address: self.address(), cause: crate::http::cause(error) }
     }
 
     /// The address as messages show it: without a password.
-    fn address(&self) -> String {
+    pub fn address(&self) -> String {
         let mut shown = self.base.clone();
         if shown.password().is_some() {
             let _ = shown.set_password(Some("***"));
         }
         shown.as_str().trim_end_matches('/').to_owned()
+    }
+}
+
+/// A long body on its way to the server.
+pub struct Upload {
+    /// What it is.
+    pub content_type: String,
+    /// Its bytes.
+    pub length: u64,
+    /// The bytes themselves.
+    pub body: reqwest::Body,
+    /// How many of them were taken so far; whoever makes the body counts.
+    pub moved: Arc<AtomicU64>,
+}
+
+/// Ends when the count has not changed for [`QUIET`].
+async fn stalled(moved: &AtomicU64) {
+    let (mut seen, mut since) = (0, Instant::now());
+    while since.elapsed() < QUIET {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let now = moved.load(Ordering::Relaxed);
+        if now != seen {
+            (seen, since) = (now, Instant::now());
+        }
+    }
+}
+
+/// A successful answer whose body is still to come.
+#[derive(Debug)]
+pub struct Answer {
+    response: Response,
+    address: String,
+}
+
+impl Answer {
+    /// A header that is text.
+    pub fn header(&self, name: &str) -> Option<&str> {
+        self.response.headers().get(name)?.to_str().ok()
+    }
+
+    /// Gives each line of the body to `take`, without its line end. After an error, some of them may have been given.
+    ///
+    /// # Errors
+    /// The body breaks off ([`ServerError`] in the chain), or `take` fails.
+    pub async fn lines(mut self, mut take: impl FnMut(&[u8]) -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let mut rest = Vec::new();
+        while let Some(chunk) = self.response.chunk().await.map_err(|error| self.broken(crate::http::cause(&error)))? {
+            let mut chunk = chunk.as_ref();
+            while let Some(end) = chunk.iter().position(|byte| *byte == b'\n') {
+                rest.extend_from_slice(&chunk[..end]);
+                take(&rest)?;
+                rest.clear();
+                chunk = &chunk[end + 1..];
+            }
+            rest.extend_from_slice(chunk);
+        }
+        if !rest.is_empty() {
+            return Err(self.broken("the answer ended in the middle of a line".to_owned()).into());
+        }
+        Ok(())
+    }
+
+    fn broken(&self, cause: String) -> ServerError {
+        ServerError::Unreachable { address: self.address.clone(), cause }
     }
 }

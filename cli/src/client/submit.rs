@@ -67,7 +67,11 @@ pub struct SubmitArgs {
     pub(super) server: ServerArgs,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+/// Reads `KEY=VALUE`.
+///
+/// # Errors
+/// There is no `=`, or nothing before it.
+pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((key, value)) if !key.is_empty() => Ok((key.to_owned(), value.to_owned())),
         _ => Err("write KEY=VALUE".to_owned()),

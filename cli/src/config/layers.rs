@@ -233,6 +233,11 @@ impl Known {
                 let table = toml::from_str::<Dict>(&format!("table = {text}"));
                 table.ok().and_then(|mut table| table.remove("table")).unwrap_or_else(|| Value::from(text))
             }
+            // A list, as TOML and JSON write it: ["10.0.0.0/8"].
+            Some(Value::Array(..)) => {
+                let list = toml::from_str::<Dict>(&format!("list = {text}"));
+                list.ok().and_then(|mut list| list.remove("list")).unwrap_or_else(|| Value::from(text))
+            }
             _ => Value::from(text),
         }
     }
@@ -260,12 +265,10 @@ impl Known {
     }
 
     fn explain(&self, error: &figment::Error, origins: &BTreeMap<String, String>) -> Problem {
-        let mut key = error.path.join(".");
-        if let Some(table) =
-            TABLES.iter().find(|table| key.strip_prefix(**table).is_some_and(|rest| rest.starts_with('.')))
-        {
-            key = (*table).to_owned();
-        }
+        let path = error.path.join(".");
+        // What is wrong inside a table of the user's names, or at a place of a list, is its setting's affair.
+        let inside = |key: &&String| path.strip_prefix(key.as_str()).is_some_and(|rest| rest.starts_with('.'));
+        let key = self.0.keys().find(inside).cloned().unwrap_or(path);
         let origin = origins.get(&key).cloned().unwrap_or_else(|| "unknown origin".to_owned());
         let default = self.0.get(&key).map(super::show::plain).unwrap_or_default();
         Problem { key, origin, reason: format!("{}; the default is {default}", in_words(&error.kind)) }
@@ -402,6 +405,22 @@ mod tests {
             assert!(message.contains(says), "{text}: {message}");
         }
         assert!(refusal("", &[("PENSTOCK_TRAJECTORIES__TENANTS", "acme")]).contains("trajectories.tenants"));
+    }
+
+    #[test]
+    fn lists_are_written_in_variables_as_in_the_file() {
+        let kept = |text: &str| {
+            let loaded = resolve(None, vars(&[("PENSTOCK_WEBHOOKS__ALLOWED_NETWORKS", text)]), Flags::default());
+            loaded.map(|loaded| loaded.config.webhooks.allowed_networks)
+        };
+        assert_eq!(kept("[\"127.0.0.1/32\"]").unwrap(), ["127.0.0.1/32"]);
+        assert_eq!(kept("['10.0.0.0/8', 'fd00::/8']").unwrap(), ["10.0.0.0/8", "fd00::/8"]);
+        assert!(kept("[]").unwrap().is_empty());
+        for wrong in ["127.0.0.1/32", "[127.0.0.1/32]", "[3]", "3"] {
+            let message = kept(wrong).unwrap_err().to_string();
+            let setting = "setting webhooks.allowed_networks (variable PENSTOCK_WEBHOOKS__ALLOWED_NETWORKS): ";
+            assert!(message.starts_with(setting) && message.ends_with("the default is []"), "{wrong}: {message}");
+        }
     }
 
     #[test]

@@ -46,6 +46,14 @@ pub struct Auth {
     pub required: bool,
 }
 
+/// `[webhooks]`
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Webhooks {
+    /// Private networks that webhooks may lead into, as in `10.0.0.0/8`.
+    pub allowed_networks: Vec<String>,
+}
+
 /// `[engine]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -43,8 +43,7 @@ impl Progress {
         Self(Some(Shown::Lines(Mutex::new(Lines { what: String::new(), total: 0, first: 0, begun: now, told: now }))))
     }
 
-    /// For nobody: tests.
-    #[cfg(test)]
+    /// For nobody: tests, and what another display shows already.
     pub fn silent() -> Self {
         Self(None)
     }

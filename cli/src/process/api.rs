@@ -54,6 +54,7 @@ pub async fn run(args: &ApiArgs, config: &ConfigArgs) -> anyhow::Result<bool> {
         objects: Arc::clone(&backends.objects),
         models: known_models,
         trajectories: serve::trajectories(&settings),
+        guard: crate::embedded::guard(&settings)?,
         limits: serve::api_limits(&settings),
     };
     let (stop, stopped) = watch::channel(false);

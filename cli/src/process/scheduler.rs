@@ -21,7 +21,7 @@ pub async fn run(_args: &SchedulerArgs, config: &ConfigArgs) -> anyhow::Result<b
     let settings = config::load(config, Flags::default())?.config;
     logging::start(&settings.log)?;
     let backends = shared_backends(&settings).await?;
-    let deps = embedded::scheduler_deps(&backends, &settings);
+    let deps = embedded::scheduler_deps(&backends, &settings)?;
     tracing::info!(holder = %deps.holder, "scheduler running");
     terminal::say("Penstock's scheduler is running");
     scheduler::run(deps, embedded::asked_to_stop()).await?;

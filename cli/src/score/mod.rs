@@ -2,12 +2,15 @@
 //!
 //! Jobs live in a folder beside the output (`OUTPUT.penstock`) until the run is done. Output lines are written in the
 //! order of the input, so the number of whole lines says where to go on after a kill; a job that had ended by then is
-//! read from the store, not run again.
+//! read from the store, not run again. With `--server` the jobs are those of a server's batches instead: see [`remote`].
 
 mod lines;
 mod output;
+mod reading;
+mod remote;
 mod request;
 mod run;
+mod shown;
 mod state;
 mod template;
 
@@ -19,22 +22,26 @@ use crate::config::{self, ConfigArgs, Flags};
 use crate::{embedded, terminal, threads};
 use request::Defaults;
 
-/// Score a dataset offline: one answer line per input line.
+/// Score a dataset, offline or on a server: one answer line per input line.
 ///
 /// Input: JSONL of OpenAI batch lines (`{"custom_id", "method": "POST", "url", "body"}`) or of objects with `prompt` or
 /// `messages` (sampling fields beside them); or CSV with --template. Output: OpenAI batch output lines, in the order of the
 /// input, each with its `line` and the `release` that answered. A bad line becomes an error line; the rest goes on.
 /// Killed or stopped, the same command goes on where it was. Exit status 0 only if every line succeeded.
+///
+/// With --server the lines run as batches there, behind all other work, and go on when this command is stopped.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  penstock score questions.jsonl -o answers.jsonl --max-tokens 64\n  \
-    penstock score reviews.csv -o labels.jsonl --chat --template \"Is this review good or bad? {{text}}\"")]
+    penstock score reviews.csv -o labels.jsonl --chat --template \"Is this review good or bad? {{text}}\"\n  \
+    penstock score questions.jsonl -o answers.jsonl --server http://127.0.0.1:8080")]
 pub struct ScoreArgs {
     /// Dataset: .jsonl, .csv or .tsv
     input: PathBuf,
     /// Where the answer lines go
     #[arg(short, long, value_name = "FILE")]
     output: PathBuf,
-    /// Catalogue name or path of a GGUF file [default: the configured model]
+    /// Catalogue name or path of a GGUF file [default: the configured model]; with --server, one of its models' names
+    /// [default: the only one]
     #[arg(long, value_name = "NAME|PATH")]
     model: Option<String>,
     /// How a CSV record becomes a prompt: text with {{column}} in it
@@ -58,6 +65,15 @@ pub struct ScoreArgs {
     /// Begin anew, discarding OUTPUT and what an earlier run left
     #[arg(long)]
     overwrite: bool,
+    /// Score on this server instead of in this process
+    #[arg(long, value_name = "URL")]
+    server: Option<String>,
+    /// Key sent as bearer token [variable PENSTOCK_API_KEY, which other users cannot see]
+    #[arg(long, value_name = "KEY", requires = "server")]
+    api_key: Option<String>,
+    /// Time that the server has, from 1m to 30d: lines that are not done by then expire [default: 30d]
+    #[arg(long, value_name = "TIME", requires = "server")]
+    window: Option<String>,
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
@@ -72,50 +88,83 @@ fn is_one_file(a: &Path, b: &Path) -> bool {
     place(a).is_some_and(|of_a| place(b) == Some(of_a))
 }
 
+impl ScoreArgs {
+    /// Opens the dataset, once it is clear that the output is another file.
+    fn open(&self) -> anyhow::Result<lines::Dataset> {
+        let dataset = lines::Dataset::open(&self.input, self.template.as_deref())?;
+        if self.output.is_dir() {
+            bail!("{} is a folder; name a file with -o", self.output.display());
+        }
+        if is_one_file(&self.input, &self.output) {
+            bail!("{} is the dataset itself: name another file with -o", self.output.display());
+        }
+        Ok(dataset)
+    }
+
+    /// The plan of an offline run by this release.
+    fn plan(&self, release: String) -> anyhow::Result<state::Plan> {
+        Ok(state::Plan {
+            server: None,
+            model: None,
+            input: std::path::absolute(&self.input)?,
+            input_bytes: std::fs::metadata(&self.input)?.len(),
+            input_sha256: None,
+            release,
+            template: self.template.clone(),
+            chat: self.chat,
+            max_tokens: self.max_tokens,
+            temperature: self.temperature,
+            seed: self.seed,
+            any_model: self.any_model,
+            window: None,
+        })
+    }
+
+    fn report(&self, totals: &output::Totals) {
+        terminal::say(&format!(
+            "{} lines: {} succeeded, {} failed; answers in {}",
+            totals.succeeded + totals.failed,
+            totals.succeeded,
+            totals.failed,
+            self.output.display()
+        ));
+    }
+}
+
+impl Defaults {
+    fn of(args: &ScoreArgs) -> Self {
+        Self { max_tokens: args.max_tokens, temperature: args.temperature, seed: args.seed, chat: args.chat }
+    }
+}
+
 /// Runs `penstock score`; true only if every line succeeded.
 ///
 /// # Errors
 /// Input, output or model cannot be used, or the run was stopped; the message says what to do.
 pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> {
+    if args.server.is_some() {
+        return remote::run(args, config).await;
+    }
     let settings = config::load(config, Flags::default().set("serve.model", "--model", args.model.clone()))?.config;
     threads::settle(settings.engine.threads)?;
-    let dataset = lines::Dataset::open(&args.input, args.template.as_deref())?;
-    if args.output.is_dir() {
-        bail!("{} is a folder; name a file with -o", args.output.display());
-    }
-    if is_one_file(&args.input, &args.output) {
-        bail!("{} is the dataset itself: name another file with -o", args.output.display());
-    }
+    let dataset = args.open()?;
     let model = embedded::find_model(&settings.serve.model).await?;
-    let plan = state::Plan {
-        input: std::path::absolute(&args.input)?,
-        input_bytes: std::fs::metadata(&args.input)?.len(),
-        release: model.served.release.to_string(),
-        template: args.template.clone(),
-        chat: args.chat,
-        max_tokens: args.max_tokens,
-        temperature: args.temperature,
-        seed: args.seed,
+    let plan = args.plan(model.served.release.to_string())?;
+    let reading = reading::Reading {
+        model: model.served.name.clone(),
+        release: plan.release.clone(),
         any_model: args.any_model,
+        defaults: Defaults::of(args),
     };
-    let defaults =
-        Defaults { max_tokens: args.max_tokens, temperature: args.temperature, seed: args.seed, chat: args.chat };
     let folder = embedded::folder_beside(&args.output);
-    let batch = state::begin_or_resume(&folder, &args.output, &plan, args.overwrite)?;
+    let batch = state::begin_or_resume(&folder, &args.output, &plan, args.overwrite)?.batch;
     let output = output::Output::open(&args.output)?;
     if output.written > 0 {
         terminal::say(&format!("going on after {} lines", output.written));
     }
-    let any_model = plan.any_model;
-    let scorer = run::Scorer { dataset, input_bytes: plan.input_bytes, output, batch, defaults, any_model };
+    let scorer = run::Scorer { dataset, input_bytes: plan.input_bytes, output, batch, reading };
     let totals = scorer.run(model, &folder, &settings).await?;
     state::finish(&folder)?;
-    terminal::say(&format!(
-        "{} lines: {} succeeded, {} failed; answers in {}",
-        totals.succeeded + totals.failed,
-        totals.succeeded,
-        totals.failed,
-        args.output.display()
-    ));
+    args.report(&totals);
     Ok(totals.failed == 0)
 }

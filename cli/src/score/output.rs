@@ -5,6 +5,7 @@ use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 
 use anyhow::Context;
+use contract::openai::batches::OutputLine;
 use contract::openai::views::result_body;
 use contract::openai::{ErrorEnvelope, ErrorKind};
 use contract::{Job, JobState, Record};
@@ -159,6 +160,29 @@ impl Line {
         }
     }
 
+    /// The answer of a server, which knows the line only as one of a batch.
+    pub fn of_server(place: &Place, answer: OutputLine) -> Self {
+        // The number of a line that is no job is that in its batch.
+        let is_job = !answer.id.starts_with("line_");
+        let id = if is_job { answer.id } else { format!("line_{}", place.line) };
+        let mut place = place.clone();
+        let response = answer.response.map_or(Value::Null, |response| {
+            let mut body = response.body;
+            if let Some(Value::String(message)) = body.pointer_mut("/error/message") {
+                *message = at_line(&place, message);
+            }
+            // A server that was given another release since says so in the answer, by its first digits.
+            if let Some(release) = body["system_fingerprint"].as_str().filter(|own| !place.release.starts_with(own)) {
+                place.release = release.to_owned();
+            }
+            json!({"status_code": response.status_code, "request_id": id, "body": body})
+        });
+        let error = answer
+            .error
+            .map_or(Value::Null, |error| json!({"code": error.code, "message": at_line(&place, &error.message)}));
+        Self::new(&place, &id, response, error)
+    }
+
     /// The answer to a line whose request is refused: a 400 inside the line.
     pub fn of_refusal(place: &Place, refusal: &Refusal) -> Self {
         let id = format!("line_{}", place.line);
@@ -187,6 +211,34 @@ fn at_line(place: &Place, message: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn of_server(answer: Value) -> Value {
+        let place = Place { line: 17, custom_id: "mine".into(), release: "abcdef0123456789".into() };
+        Line::of_server(&place, serde_json::from_value(answer).unwrap()).json
+    }
+
+    #[test]
+    fn answers_of_a_server_look_like_those_of_an_offline_run() {
+        let good = of_server(json!({"id": "job_1", "custom_id": "line-17", "error": null, "response":
+            {"status_code": 200, "request_id": "job_1", "body": {"system_fingerprint": "abcdef012345"}}}));
+        assert_eq!(
+            good,
+            json!({"id": "batch_req_job_1", "custom_id": "mine", "error": null, "line": 17, "release": "abcdef0123456789",
+                "response": {"status_code": 200, "request_id": "job_1", "body": {"system_fingerprint": "abcdef012345"}}})
+        );
+        let other = of_server(json!({"id": "job_1", "custom_id": "line-17", "error": null, "response":
+            {"status_code": 200, "request_id": "job_1", "body": {"system_fingerprint": "999999999999"}}}));
+        assert_eq!(other["release"], "999999999999");
+        let refused = of_server(json!({"id": "line_3", "custom_id": "line-17", "error": null, "response":
+            {"status_code": 400, "request_id": "line_3", "body": {"error": {"message": "too long"}}}}));
+        assert_eq!(refused["id"], "batch_req_line_17");
+        assert_eq!(refused["response"]["request_id"], "line_17");
+        assert_eq!(refused["response"]["body"]["error"]["message"], "line 17: too long");
+        let expired = of_server(json!({"id": "line_3", "custom_id": "line-17", "response": null,
+            "error": {"code": "batch_expired", "message": "late"}}));
+        assert_eq!(expired["error"], json!({"code": "batch_expired", "message": "line 17: late"}));
+        assert_eq!(expired["response"], Value::Null);
+    }
 
     #[test]
     fn a_torn_line_is_cut_off_and_the_rest_counted() {

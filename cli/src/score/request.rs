@@ -1,5 +1,6 @@
 //! From an item of a dataset to a request, with the defaults given on the command line.
 
+use contract::Kind;
 use contract::openai::{ParseError, Parsed, parse_chat, parse_completion};
 use serde_json::{Map, Value};
 
@@ -9,7 +10,18 @@ pub struct Asked {
     /// The line's own name, or `line-N`.
     pub custom_id: String,
     /// The request, or why it is refused.
-    pub request: Result<Parsed, Refusal>,
+    pub request: Result<Body, Refusal>,
+}
+
+/// A request: as a route would take it, and as it is understood.
+#[derive(Debug)]
+pub struct Body {
+    /// Which route.
+    pub kind: Kind,
+    /// Its body, with the defaults filled in.
+    pub value: Value,
+    /// What that says.
+    pub parsed: Parsed,
 }
 
 /// Why a line is not run; becomes the 4xx inside its output line.
@@ -63,8 +75,8 @@ pub fn read(content: Value, line: u64, model: &str, any_model: bool, defaults: &
     Asked { custom_id, request }
 }
 
-fn body_of(object: Map<String, Value>, model: &str, any_model: bool, defaults: &Defaults) -> Result<Parsed, Refusal> {
-    let (is_chat, mut body) = if object.contains_key("body") || object.contains_key("url") {
+fn body_of(object: Map<String, Value>, model: &str, any_model: bool, defaults: &Defaults) -> Result<Body, Refusal> {
+    let (kind, mut body) = if object.contains_key("body") || object.contains_key("url") {
         batch_line(object)?
     } else {
         plain_line(object, model, defaults)?
@@ -88,19 +100,23 @@ fn body_of(object: Map<String, Value>, model: &str, any_model: bool, defaults: &
             "a dataset line cannot be streamed; leave `stream` out",
         ));
     }
-    let body = Value::Object(body);
-    Ok(if is_chat { parse_chat(&body) } else { parse_completion(&body) }?)
+    let value = Value::Object(body);
+    let parsed = match kind {
+        Kind::Chat => parse_chat(&value),
+        Kind::Completion => parse_completion(&value),
+    }?;
+    Ok(Body { kind, value, parsed })
 }
 
 /// `{custom_id, method, url, body}`, as OpenAI's batch files have it.
-fn batch_line(mut object: Map<String, Value>) -> Result<(bool, Map<String, Value>), Refusal> {
+fn batch_line(mut object: Map<String, Value>) -> Result<(Kind, Map<String, Value>), Refusal> {
     match object.remove("method") {
         Some(Value::String(method)) if method == "POST" => {}
         _ => return Err(refusal(Some("method"), "invalid_value", "method must be \"POST\"")),
     }
-    let is_chat = match object.remove("url") {
-        Some(Value::String(url)) if url == "/v1/chat/completions" => true,
-        Some(Value::String(url)) if url == "/v1/completions" => false,
+    let kind = match object.remove("url") {
+        Some(Value::String(url)) if url == "/v1/chat/completions" => Kind::Chat,
+        Some(Value::String(url)) if url == "/v1/completions" => Kind::Completion,
         _ => {
             let message = "url must be \"/v1/chat/completions\" or \"/v1/completions\"";
             return Err(refusal(Some("url"), "invalid_value", message));
@@ -113,7 +129,7 @@ fn batch_line(mut object: Map<String, Value>) -> Result<(bool, Map<String, Value
         let message = format!("`{name}` is not a field of a batch line (custom_id, method, url, body)");
         return Err(refusal(Some(name), "unknown_parameter", message));
     }
-    Ok((is_chat, body))
+    Ok((kind, body))
 }
 
 /// `{prompt, …}` or `{messages, …}` with the fields of the OpenAI body beside it.
@@ -121,10 +137,10 @@ fn plain_line(
     mut object: Map<String, Value>,
     model: &str,
     defaults: &Defaults,
-) -> Result<(bool, Map<String, Value>), Refusal> {
-    let is_chat = match (object.contains_key("messages"), object.contains_key("prompt")) {
-        (true, false) => true,
-        (false, true) => false,
+) -> Result<(Kind, Map<String, Value>), Refusal> {
+    let kind = match (object.contains_key("messages"), object.contains_key("prompt")) {
+        (true, false) => Kind::Chat,
+        (false, true) => Kind::Completion,
         (true, true) => {
             return Err(refusal(Some("prompt"), "invalid_value", "give `prompt` or `messages`, not both"));
         }
@@ -136,13 +152,13 @@ fn plain_line(
     if !object.contains_key("model") {
         object.insert("model".to_owned(), model.into());
     }
-    if !is_chat && defaults.chat {
+    if kind == Kind::Completion && defaults.chat {
         let prompt = object.remove("prompt").unwrap_or_default();
         let message = serde_json::json!([{"role": "user", "content": prompt}]);
         object.insert("messages".to_owned(), message);
-        return Ok((true, object));
+        return Ok((Kind::Chat, object));
     }
-    Ok((is_chat, object))
+    Ok((kind, object))
 }
 
 fn set_default(body: &mut Map<String, Value>, names: &[&str], value: Option<Value>) {
@@ -165,11 +181,14 @@ mod tests {
     fn the_three_forms_are_read() {
         let batch = ask(json!({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
             "body": {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 9}}));
-        assert_eq!((batch.custom_id.as_str(), batch.request.unwrap().request.max_tokens), ("a", Some(9)));
+        assert_eq!((batch.custom_id.as_str(), batch.request.unwrap().parsed.request.max_tokens), ("a", Some(9)));
         let messages = ask(json!({"messages": [{"role": "user", "content": "hi"}]}));
-        assert_eq!((messages.custom_id.as_str(), messages.request.unwrap().request.max_tokens), ("line-7", Some(5)));
+        assert_eq!(
+            (messages.custom_id.as_str(), messages.request.unwrap().parsed.request.max_tokens),
+            ("line-7", Some(5))
+        );
         let prompt = ask(json!({"prompt": "hi", "temperature": 0, "max_tokens": 3}));
-        assert_eq!(prompt.request.unwrap().request.max_tokens, Some(3));
+        assert_eq!(prompt.request.unwrap().parsed.request.max_tokens, Some(3));
     }
 
     #[test]

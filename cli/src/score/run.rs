@@ -2,30 +2,28 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use backends::Backends;
 use contract::openai::Parsed;
 use contract::{Class, Job, JobId, NewJob, QueueId, Signal, TenantId};
 use futures::StreamExt;
-use indicatif::{ProgressBar, ProgressStyle};
 use tokio::sync::watch;
 use uuid::Uuid;
 
-use super::lines::{Dataset, Item};
+use super::lines::Dataset;
 use super::output::{Line, Output, Place, Totals};
-use super::request::{Defaults, read};
+use super::reading::Reading;
+use super::shown::Shown;
 use crate::config::Config;
 use crate::embedded::{self, Model};
-use crate::{records, terminal};
+use crate::records;
 
 /// A stopped run may be gone on with whenever its owner likes: its lines do not expire.
 const NO_DEADLINE: Duration = Duration::from_secs(10 * 365 * 86_400);
 /// Jobs accepted in one transaction.
 const GROUP: usize = 64;
-/// Time between two lines of progress where nobody watches a bar.
-const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// Behind every signal stands a poll.
 const POLL: Duration = Duration::from_millis(200);
 
@@ -39,10 +37,8 @@ pub struct Scorer {
     pub output: Output,
     /// The id that the run's jobs share.
     pub batch: Uuid,
-    /// For fields that lines leave out.
-    pub defaults: Defaults,
-    /// Answer lines that ask for another model.
-    pub any_model: bool,
+    /// How its items become requests.
+    pub reading: Reading,
 }
 
 /// A line that waits for its turn in the output.
@@ -76,7 +72,7 @@ impl Scorer {
         let mut settings = config.clone();
         // What runs when somebody stops the run is repeated by the next one; nobody waits for it.
         settings.serve.drain = Duration::from_secs(1);
-        let running = embedded::start(model, &backends, embedded::shared_ports(&backends), &settings, stopped);
+        let running = embedded::start(model, &backends, embedded::shared_ports(&backends), &settings, stopped)?;
         let window = (config.engine.max_sequences.get() * 8).clamp(GROUP, 1024);
         let queue = QueueId { release: served.release.clone(), class: Class::Bulk };
         let scored = tokio::select! {
@@ -153,10 +149,10 @@ impl Scorer {
                 break;
             };
             let end = item.end;
-            let (place, read) = self.read(item, served);
+            let (place, read) = self.reading.read(item);
             let ready = match read {
-                Ok(parsed) => {
-                    jobs.push(new_job(parsed, served, (self.batch, *next_line)));
+                Ok(body) => {
+                    jobs.push(new_job(body.parsed, served, (self.batch, *next_line)));
                     None
                 }
                 Err(line) => Some(line),
@@ -175,22 +171,6 @@ impl Scorer {
         }
         Ok(at_end)
     }
-
-    fn read(&self, item: Item, served: &contract::ServedModel) -> (Place, Result<Parsed, Line>) {
-        let mut place =
-            Place { line: item.line, custom_id: format!("line-{}", item.line), release: served.release.to_string() };
-        let content = match item.content {
-            Ok(content) => content,
-            Err(why) => {
-                let line = Line::of_unreadable(&place, &why);
-                return (place, Err(line));
-            }
-        };
-        let asked = read(content, item.line, &served.name, self.any_model, &self.defaults);
-        place.custom_id = asked.custom_id;
-        let parsed = asked.request.map_err(|refusal| Line::of_refusal(&place, &refusal));
-        (place, parsed)
-    }
 }
 
 fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid, u32)) -> NewJob {
@@ -204,10 +184,13 @@ fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid, u3
         route: parsed.request.model.clone(),
         class: Class::Bulk,
         bound: Class::Bulk.default_bound(),
+        delay: Duration::ZERO,
         deadline_in: NO_DEADLINE,
         request: parsed.request,
         metadata: BTreeMap::new(),
         batch_line: Some(batch_line),
+        custom_id: None,
+        webhook: None,
         sequence_key: None,
         traceparent: None,
         idempotency: None,
@@ -237,49 +220,5 @@ async fn read_record(job: &Job, backends: &Backends) -> anyhow::Result<Option<co
     match &job.record {
         Some(location) => Ok(Some(records::read(location, backends.objects.as_ref()).await?)),
         None => Ok(None),
-    }
-}
-
-/// Progress: a bar where somebody watches, a line now and then elsewhere.
-struct Shown {
-    bar: Option<ProgressBar>,
-    input_bytes: u64,
-    begin: Instant,
-    first: Option<u64>,
-    reported: Instant,
-}
-
-impl Shown {
-    fn new(input_bytes: u64) -> Self {
-        let bar = terminal::is_watched().then(|| {
-            let bar = ProgressBar::new(input_bytes);
-            let style = ProgressStyle::with_template("{bar:40} {percent:>3}% of the input, {msg}, {eta} left");
-            bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
-            bar
-        });
-        Self { bar, input_bytes, begin: Instant::now(), first: None, reported: Instant::now() }
-    }
-
-    fn at(&mut self, end: u64, totals: &Totals) {
-        let done = totals.succeeded + totals.failed;
-        let first = *self.first.get_or_insert(done);
-        let rate = (done - first) as f64 / self.begin.elapsed().as_secs_f64().max(1e-3);
-        let message = format!("{done} lines, {} failed, {rate:.1} lines/s", totals.failed);
-        if let Some(bar) = &self.bar {
-            bar.set_message(message);
-            bar.set_position(end);
-        } else if self.reported.elapsed() >= REPORT_EVERY {
-            self.reported = Instant::now();
-            let percent = end * 100 / self.input_bytes.max(1);
-            terminal::say(&format!("{percent} % of the input, {message}"));
-        }
-    }
-}
-
-impl Drop for Shown {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.abandon();
-        }
     }
 }

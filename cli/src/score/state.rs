@@ -14,10 +14,16 @@ const FILE: &str = "run.json";
 /// Everything that decides what the answer lines say.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Plan {
+    /// The server that answers; none where this process does.
+    pub server: Option<String>,
+    /// The name that requests give the server's model.
+    pub model: Option<String>,
     /// The dataset.
     pub input: PathBuf,
     /// Its size.
     pub input_bytes: u64,
+    /// SHA-256 of its content, where it is read anyway: for a server's keys.
+    pub input_sha256: Option<String>,
     /// The release that answers.
     pub release: String,
     /// `--template`.
@@ -32,20 +38,27 @@ pub struct Plan {
     pub seed: Option<i64>,
     /// `--any-model`.
     pub any_model: bool,
+    /// `--window`.
+    pub window: Option<String>,
 }
 
-#[derive(Debug, Serialize, Deserialize)]
-struct Run {
-    batch: Uuid,
+/// A run that was begun.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Run {
+    /// The id that its lines share.
+    pub batch: Uuid,
+    /// Whether it was begun with `--overwrite`: what an earlier run of the same plan left at a server is not its own.
+    #[serde(default)]
+    pub is_anew: bool,
     plan: Plan,
 }
 
-/// Begins a run, or goes on with the one that was begun; answers the id its lines share.
+/// Begins a run, or goes on with the one that was begun.
 ///
 /// # Errors
 /// The output is there and belongs to no unfinished run; or it was begun with another plan, and the message names the
 /// first difference.
-pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: bool) -> anyhow::Result<Uuid> {
+pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: bool) -> anyhow::Result<Run> {
     if overwrite {
         remove(folder, output)?;
     }
@@ -60,7 +73,7 @@ pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: boo
                     output.display()
                 );
             }
-            Ok(run.batch)
+            Ok(run)
         }
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
             if output.exists() {
@@ -71,9 +84,9 @@ pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: boo
                 Err(err) if err.kind() == std::io::ErrorKind::AlreadyExists => {}
                 made => made.with_context(|| format!("{} cannot be made", folder.display()))?,
             }
-            let run = Run { batch: Uuid::now_v7(), plan: plan.clone() };
+            let run = Run { batch: Uuid::now_v7(), is_anew: overwrite, plan: plan.clone() };
             write_whole(&file, &serde_json::to_vec_pretty(&run)?)?;
-            Ok(run.batch)
+            Ok(run)
         }
         Err(err) => Err(err).with_context(|| format!("{} cannot be read", file.display())),
     }
@@ -119,8 +132,11 @@ fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
 
 fn difference(begun: &Plan, now: &Plan) -> Option<&'static str> {
     let same = [
+        (begun.server == now.server, "server (--server, or none)"),
+        (begun.model == now.model, "--model"),
         (begun.input == now.input, "input file"),
         (begun.input_bytes == now.input_bytes, "content of the input file (its size has changed)"),
+        (begun.input_sha256 == now.input_sha256, "content of the input file"),
         (begun.release == now.release, "model or engine (the release's fingerprint differs)"),
         (begun.template == now.template, "--template"),
         (begun.chat == now.chat, "--chat"),
@@ -128,6 +144,7 @@ fn difference(begun: &Plan, now: &Plan) -> Option<&'static str> {
         (begun.temperature == now.temperature, "--temperature"),
         (begun.seed == now.seed, "--seed"),
         (begun.any_model == now.any_model, "--any-model"),
+        (begun.window == now.window, "--window"),
     ];
     same.into_iter().find(|(same, _)| !same).map(|(_, what)| what)
 }
@@ -138,6 +155,10 @@ mod tests {
 
     fn plan() -> Plan {
         Plan {
+            server: None,
+            model: None,
+            input_sha256: None,
+            window: None,
             input: "/data/in.jsonl".into(),
             input_bytes: 10,
             release: "ab".into(),

@@ -7,9 +7,11 @@ use serde_json::Value;
 
 use super::common;
 use super::fields::{Fields, wrong_value};
-use super::{MAX_DEADLINE_SECONDS, ParseError, chat, completion};
+use super::{MAX_DEADLINE_SECONDS, ParseError, chat, completion, webhooks};
 use crate::ids::Class;
 use crate::request::{Kind, Request};
+use crate::time::Timestamp;
+use crate::webhook::Hook;
 
 /// Most bytes of a sequence key.
 const MAX_SEQUENCE_KEY_BYTES: usize = 255;
@@ -23,15 +25,19 @@ pub struct ParsedJob {
     pub request: Request,
     /// How urgent it is.
     pub class: Class,
-    /// From acceptance to the deadline.
+    /// From acceptance, or from `run_after` if that is later, to the deadline.
     pub deadline: Duration,
     /// The client's own pairs.
     pub metadata: BTreeMap<String, String>,
     /// Jobs of one key run one at a time in order of acceptance.
     pub sequence_key: Option<String>,
+    /// Where it alone is told of.
+    pub webhook: Option<Hook>,
+    /// It does not run before this.
+    pub run_after: Option<Timestamp>,
 }
 
-/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?}`.
+/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?, "webhook"?, "run_after"?}`.
 ///
 /// Without a class a job is [`Class::Standard`]; without a deadline it has that of its class.
 ///
@@ -56,6 +62,12 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
     if sequence_key.as_ref().is_some_and(|key| key.is_empty() || key.contains('\0')) {
         return Err(wrong_value("sequence_key", "must have at least one character, and no NUL"));
     }
+    let webhook = webhooks::hook(&mut fields)?;
+    let run_after = run_after(&mut fields)?;
+    if run_after.is_some() && sequence_key.is_some() {
+        let what = "is not supported for a job of a sequence: its turn is when the one before it has ended";
+        return Err(wrong_value("run_after", what));
+    }
     let outer_metadata = fields.take("metadata").is_some();
     let metadata = common::metadata(&mut fields)?;
     let request = fields.required("request")?;
@@ -74,7 +86,14 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
         return Err(wrong_value("request.metadata", what));
     }
     let metadata = if outer_metadata { metadata } else { parsed.metadata };
-    Ok(ParsedJob { kind, request: parsed.request, class, deadline, metadata, sequence_key })
+    Ok(ParsedJob { kind, request: parsed.request, class, deadline, metadata, sequence_key, webhook, run_after })
+}
+
+/// `run_after`, as every time of the native routes: RFC 3339.
+fn run_after(fields: &mut Fields<'_>) -> Result<Option<Timestamp>, ParseError> {
+    let Some(text) = fields.string("run_after", MAX_SEQUENCE_KEY_BYTES)? else { return Ok(None) };
+    let at = Timestamp::parse_rfc3339(text);
+    at.map(Some).ok_or_else(|| wrong_value("run_after", "must be a time as in 2030-01-31T08:00:00Z"))
 }
 
 #[cfg(test)]

@@ -26,6 +26,26 @@ pub enum ErrorKind {
     MissingScope,
     /// No such key.
     KeyNotFound,
+    /// No such file of this tenant.
+    FileNotFound,
+    /// The file's time is over.
+    FileExpired,
+    /// A batch reads the file.
+    FileInUse,
+    /// No such batch of this tenant.
+    BatchNotFound,
+    /// The batch had ended before.
+    BatchAlreadyEnded,
+    /// The batch has not ended.
+    BatchNotEnded,
+    /// Every line of the batch has a result.
+    NothingToResubmit,
+    /// No such webhook of this tenant.
+    WebhookNotFound,
+    /// No such delivery of this tenant.
+    DeliveryNotFound,
+    /// All or none were asked for, and another one was refused.
+    OthersRefused,
     /// No such model.
     ModelNotFound,
     /// No such job of this tenant.
@@ -105,6 +125,16 @@ impl ErrorKind {
             ErrorKind::InvalidApiKey => look(401, AUTHENTICATION, "invalid_api_key"),
             ErrorKind::MissingScope => look(403, PERMISSION, "missing_scope"),
             ErrorKind::KeyNotFound => look(404, INVALID, "key_not_found"),
+            ErrorKind::FileNotFound => look(404, INVALID, "file_not_found"),
+            ErrorKind::FileExpired => look(410, INVALID, "file_expired"),
+            ErrorKind::FileInUse => final_look(409, INVALID, "file_in_use"),
+            ErrorKind::BatchNotFound => look(404, INVALID, "batch_not_found"),
+            ErrorKind::BatchAlreadyEnded => final_look(409, INVALID, "batch_already_ended"),
+            ErrorKind::BatchNotEnded => look(409, INVALID, "batch_not_ended"),
+            ErrorKind::NothingToResubmit => final_look(409, INVALID, "nothing_to_resubmit"),
+            ErrorKind::WebhookNotFound => look(404, INVALID, "webhook_not_found"),
+            ErrorKind::DeliveryNotFound => look(404, INVALID, "delivery_not_found"),
+            ErrorKind::OthersRefused => look(409, INVALID, "others_refused"),
             ErrorKind::ModelNotFound => look(404, INVALID, "model_not_found"),
             ErrorKind::JobNotFound => look(404, INVALID, "job_not_found"),
             ErrorKind::NoTrajectory => look(404, INVALID, "no_trajectory"),

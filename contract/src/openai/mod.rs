@@ -6,12 +6,14 @@
 //!
 //! A field is honoured, or documented as being without effect, or refused by name. `null` always means absent.
 
+pub mod batches;
 pub mod bodies;
 pub mod canonical;
 mod chat;
 mod common;
 mod completion;
 mod fields;
+pub mod files;
 mod job;
 pub mod json;
 pub mod keys;
@@ -21,6 +23,7 @@ pub mod native;
 pub mod requests;
 pub mod stream;
 pub mod views;
+pub mod webhooks;
 
 #[cfg(test)]
 mod refusal_tests;

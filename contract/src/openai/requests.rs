@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::webhooks::HookRequest;
 use crate::ids::Class;
 use crate::request::Kind;
 
@@ -123,11 +124,16 @@ pub struct JobRequest {
     pub request: InnerRequest,
     /// How urgent it is; default `standard`.
     pub class: Option<Class>,
-    /// From acceptance to the deadline; default by class: 120, 3,600 or 86,400.
+    /// From acceptance, or from `run_after` if that is later, to the deadline; default by class: 120, 3,600 or 86,400.
     #[schema(minimum = 1, maximum = 604_800)]
     pub deadline_seconds: Option<u64>,
     /// Up to 16 pairs of strings, kept with the job and usable as a filter.
     pub metadata: Option<BTreeMap<String, String>>,
     /// Jobs of one key run one at a time in order of acceptance.
     pub sequence_key: Option<String>,
+    /// Where it alone is told of, beside the webhooks of its tenant.
+    pub webhook: Option<HookRequest>,
+    /// It does not run before this; `deadline_seconds` counts from then. Not with `sequence_key`.
+    #[schema(format = DateTime)]
+    pub run_after: Option<String>,
 }

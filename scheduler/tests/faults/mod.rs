@@ -128,6 +128,9 @@ impl JobStore for Unanswering {
     async fn accept(&self, jobs: &[NewJob]) -> Answer<Vec<std::result::Result<Accepted, Refused>>> {
         self.inner.accept(jobs).await
     }
+    async fn accept_all(&self, jobs: &[NewJob]) -> Answer<std::result::Result<Vec<Accepted>, (usize, Refused)>> {
+        self.inner.accept_all(jobs).await
+    }
     async fn due(&self, queue: &QueueId, limit: u32) -> Answer<Vec<Wake>> {
         self.inner.due(queue, limit).await
     }

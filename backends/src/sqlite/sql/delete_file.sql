@@ -1,0 +1,6 @@
+DELETE FROM files
+WHERE id = ?1 AND tenant = ?2
+  AND NOT EXISTS (
+      SELECT 1 FROM batches
+      WHERE input = ?1 AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+  )

@@ -1,0 +1,9 @@
+SELECT id
+FROM files
+WHERE emptied_at IS NULL AND expires_at <= ?1
+  AND NOT EXISTS (
+      SELECT 1 FROM batches
+      WHERE input = files.id AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
+  )
+ORDER BY expires_at
+LIMIT ?2

@@ -1,0 +1,93 @@
+//! What is kept for a time only goes when that is over. First the bytes, then the note of it: a kill in between costs
+//! another look.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use contract::{FileId, StoreError};
+use futures::{StreamExt, stream};
+use object_store::ObjectStoreExt;
+use object_store::path::Path;
+
+use crate::Deps;
+use crate::lead::{self, Lead};
+use crate::patience::Patience;
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_secs(5);
+/// Files of one look.
+const FILES: u32 = 500;
+/// How long the log of webhooks goes back: 30 days.
+const DELIVERIES_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
+/// Objects deleted at the same time.
+const DELETES: usize = 16;
+
+/// The loop's state.
+pub(crate) struct Retention {
+    deps: Deps,
+    lead: Lead,
+    patience: Patience,
+}
+
+impl Retention {
+    pub(crate) fn new(deps: Deps) -> Self {
+        let lead = Lead::new(deps.store.clone(), lead::RETENTION, deps.holder.clone());
+        Self { deps, lead, patience: Patience::new("retention") }
+    }
+
+    pub(crate) async fn run(mut self) -> Infallible {
+        loop {
+            match self.turn().await {
+                // A full page: there is more.
+                Ok(Some(n)) if n == FILES as usize => self.patience.succeeded(),
+                Ok(Some(_)) => {
+                    self.patience.succeeded();
+                    tokio::time::sleep(LOOK).await;
+                }
+                // Whoever only looks on knows nothing of the backends.
+                Ok(None) => tokio::time::sleep(LOOK).await,
+                Err(err) => tokio::time::sleep(self.patience.failed(&err)).await,
+            }
+        }
+    }
+
+    /// How many files were emptied; `None` when another scheduler leads.
+    async fn turn(&mut self) -> Result<Option<usize>, RetentionError> {
+        if !self.lead.is_ours().await? {
+            return Ok(None);
+        }
+        let expired = self.deps.admin.expired_files(FILES).await?;
+        let objects = &self.deps.objects;
+        let deletes = stream::iter(expired).map(|id| async move {
+            match objects.delete(&Path::from(id.object_key())).await {
+                Ok(()) | Err(object_store::Error::NotFound { .. }) => Ok(id),
+                Err(err) => Err(err),
+            }
+        });
+        let outcomes: Vec<Result<FileId, object_store::Error>> = deletes.buffer_unordered(DELETES).collect().await;
+        let (mut emptied, mut fault) = (Vec::with_capacity(outcomes.len()), None);
+        for outcome in outcomes {
+            match outcome {
+                Ok(id) => emptied.push(id),
+                Err(err) => fault = Some(err),
+            }
+        }
+        if !emptied.is_empty() {
+            self.deps.admin.files_emptied(&emptied).await?;
+            tracing::info!(files = emptied.len(), "files whose time was over are emptied");
+        }
+        self.deps.admin.forget_deliveries(DELIVERIES_KEPT, FILES).await?;
+        match fault {
+            None => Ok(Some(emptied.len())),
+            Some(err) => Err(err.into()),
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+enum RetentionError {
+    #[error("the store")]
+    Store(#[from] StoreError),
+    #[error("the object store")]
+    Objects(#[from] object_store::Error),
+}
