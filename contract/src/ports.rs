@@ -13,7 +13,9 @@ use crate::batch::{
 use crate::event::{JobEvent, Signal, WorkerInfo};
 use crate::file::{FileDeletion, FileFilter, FileId, KeyReused, Made, NewFile, StoredFile};
 use crate::ids::{JobId, QueueId, TenantId, WorkerId};
-use crate::job::{Accepted, CancelAnswer, Filter, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake};
+use crate::job::{
+    Accepted, CancelAnswer, Filter, IdempotencyKey, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake,
+};
 use crate::key::{FoundKey, Key, KeyId, NewKey};
 use crate::life::JobState;
 use crate::outcome::{JobError, Outcome, Usage};
@@ -142,6 +144,15 @@ pub trait AdminStore: Send + Sync {
     /// The bytes of these files are gone: only what there is to know of them stays.
     async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError>;
 
+    /// What an idempotency key made, if it was used; an error if that was with another body.
+    async fn made_before(
+        &self,
+        tenant: &TenantId,
+        key: &IdempotencyKey,
+    ) -> Result<Result<Option<uuid::Uuid>, KeyReused>, StoreError>;
+    /// Whether one of these keys was used with another body.
+    async fn is_any_reused(&self, tenant: &TenantId, keys: &[String], body_hash: &[u8; 32])
+    -> Result<bool, StoreError>;
     /// Accepts a batch, to be validated; durable before this answers. With an idempotency key that was used before,
     /// nothing is written.
     async fn add_batch(&self, batch: &NewBatch) -> Result<Result<Made<Batch>, KeyReused>, StoreError>;
@@ -187,8 +198,8 @@ pub trait AdminStore: Send + Sync {
         after: Option<LineId>,
         limit: u32,
     ) -> Result<Option<(Vec<Line>, bool)>, StoreError>;
-    /// Numbers of the lines of a batch that have no result, in order; of those only that are expanded.
-    async fn lines_without_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError>;
+    /// Numbers of the lines of a batch that have a result, in order.
+    async fn lines_with_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError>;
     /// The lines of its file that a batch is of; `None` when it is of all.
     async fn batch_lines(&self, id: &BatchId) -> Result<Option<LineSet>, StoreError>;
     /// How far a batch is.

@@ -382,13 +382,20 @@ pub struct WebhookDelivery {
 }
 
 impl WebhookDelivery {
-    /// What shares its fate: the webhook, or the address that its tenant's jobs and batches named.
+    /// What shares its fate: the webhook, or the server that its tenant's jobs and batches named.
     pub fn destination(&self) -> String {
         match self.webhook {
             Some(webhook) => webhook.0.to_string(),
-            None => format!("{} {}", self.tenant, self.url),
+            None => format!("{} {}", self.tenant, origin(&self.url)),
         }
     }
+}
+
+/// Scheme, host and port of an address: what hangs or fails together.
+fn origin(url: &str) -> &str {
+    let host = url.find("://").map_or(0, |at| at + 3);
+    let end = url[host..].find('/').map_or(url.len(), |at| host + at);
+    &url[..end]
 }
 
 /// A delivery to be sent.
@@ -476,6 +483,17 @@ mod tests {
         let secret = Secret::new(std::array::from_fn(|nth| nth as u8));
         assert_eq!(secret.reveal(), "whsec_AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=");
         assert_eq!(format!("{secret:?}"), "whsec_***");
+    }
+
+    #[test]
+    fn an_address_is_of_its_server() {
+        for (url, server) in [
+            ("https://a.example/x/y?z=https://b.example/", "https://a.example"),
+            ("http://127.0.0.1:9000/", "http://127.0.0.1:9000"),
+            ("https://a.example", "https://a.example"),
+        ] {
+            assert_eq!(origin(url), server);
+        }
     }
 
     #[test]

@@ -21,8 +21,9 @@ CREATE TABLE deliveries (
     tenant      text        NOT NULL,
     webhook     uuid,
     url         text        NOT NULL,
-    -- What shares its fate: the webhook, or the address.
-    destination text        NOT NULL GENERATED ALWAYS AS (coalesce(webhook::text, tenant || ' ' || url)) STORED,
+    -- What shares its fate: the webhook, or the server of the address.
+    destination text        NOT NULL GENERATED ALWAYS AS
+                            (coalesce(webhook::text, tenant || ' ' || substring(url from '^[^/]*//[^/]*'))) STORED,
     event       text        NOT NULL,
     job         uuid,
     batch       uuid,

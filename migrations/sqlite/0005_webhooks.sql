@@ -21,7 +21,7 @@ CREATE TABLE deliveries (
     tenant      TEXT    NOT NULL,
     webhook     BLOB,
     url         TEXT    NOT NULL,
-    -- What shares its fate: the webhook, or the address.
+    -- What shares its fate: the webhook, or the server of the address.
     destination TEXT    NOT NULL,
     event       TEXT    NOT NULL,
     job         BLOB,
@@ -64,7 +64,11 @@ CREATE VIEW tell (tenant, hook, event, job, batch, sequence, at) AS
 SELECT NULL, NULL, NULL, NULL, NULL, NULL, NULL WHERE 0;
 CREATE TRIGGER tell_all INSTEAD OF INSERT ON tell BEGIN
     INSERT INTO deliveries (id, tenant, webhook, url, destination, event, job, batch, sequence, at, next_at, retry_until)
-    SELECT randomblob(16), new.tenant, NULL, new.hook ->> '$.url', new.tenant || ' ' || (new.hook ->> '$.url'), new.event,
+    SELECT randomblob(16), new.tenant, NULL, new.hook ->> '$.url',
+           -- To the first slash behind `https://` or `http://` and one more letter.
+           new.tenant || ' ' || substr(new.hook ->> '$.url', 1, CASE instr(substr(new.hook ->> '$.url', 9), '/')
+               WHEN 0 THEN length(new.hook ->> '$.url') ELSE instr(substr(new.hook ->> '$.url', 9), '/') + 7 END),
+           new.event,
            new.job, new.batch, new.sequence, new.at, new.at, new.at + 259200000
     WHERE new.hook IS NOT NULL
       AND (json_array_length(new.hook, '$.events') = 0

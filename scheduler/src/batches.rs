@@ -8,10 +8,10 @@
 //! - **Finalize** writes both files in one pass over the lines, in order, then ends the batch in one transaction that
 //!   refuses files which lack a line.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contract::batch::MAX_LINES;
 use contract::openai::batches::{InputLine, LineError as NoAnswer, OutputLine, parse_line, parse_line_body};
@@ -36,10 +36,14 @@ use crate::records::{self, RecordFault};
 const LOOK: Duration = Duration::from_millis(500);
 /// Batches looked at.
 const BATCHES: u32 = 1_000;
-/// Batches worked on at the same time.
+/// Batches worked on at the same time: read, expanded or ended. One that waits for its jobs takes no place.
 const AT_ONCE: usize = 4;
+/// How long a batch is left alone after a fault.
+const AFTER_FAULT: Duration = Duration::from_secs(2);
 /// Lines that become jobs in one go.
 const CHUNK: usize = 500;
+/// Nor more bytes of them than this, and one line.
+const CHUNK_BYTES: usize = 4 * 1024 * 1024;
 /// Lines of the files read from the store in one go.
 const PAGE: u32 = 500;
 /// Records read from the object store at the same time.
@@ -80,10 +84,13 @@ impl Batches {
 
     pub(crate) async fn run(mut self) -> Infallible {
         // Dropped with their work when the lead is lost.
-        let mut working: JoinSet<BatchId> = JoinSet::new();
+        let mut working: JoinSet<(BatchId, bool)> = JoinSet::new();
         let mut busy: HashSet<BatchId> = HashSet::new();
+        // Batches whose last step failed, and until when they are left alone.
+        let mut failed: HashMap<BatchId, Instant> = HashMap::new();
         loop {
-            match self.turn(&mut working, &mut busy).await {
+            failed.retain(|_, until| *until > Instant::now());
+            match self.turn(&mut working, &mut busy, &failed).await {
                 Ok(true) => self.patience.succeeded(),
                 // Whoever only looks on knows nothing of the backends.
                 Ok(false) => {
@@ -96,12 +103,18 @@ impl Batches {
             tokio::select! {
                 () = pause => {}
                 Some(ended) = working.join_next() => match ended {
-                    Ok(batch) => drop(busy.remove(&batch)),
-                    // A bug's panic: the batch is looked at again, and the others go on.
+                    Ok((batch, has_failed)) => {
+                        busy.remove(&batch);
+                        if has_failed {
+                            failed.insert(batch, Instant::now() + AFTER_FAULT);
+                        }
+                    }
+                    // A bug's panic. Whose is not known here: all steps begin anew, as after a kill.
                     Err(err) => {
                         tracing::error!(error = %err, "a step of a batch panicked");
+                        working = JoinSet::new();
                         busy.clear();
-                        working.abort_all();
+                        tokio::time::sleep(AFTER_FAULT).await;
                     }
                 }
             }
@@ -109,7 +122,12 @@ impl Batches {
     }
 
     /// False when another scheduler leads.
-    async fn turn(&mut self, working: &mut JoinSet<BatchId>, busy: &mut HashSet<BatchId>) -> Result<bool, StoreError> {
+    async fn turn(
+        &mut self,
+        working: &mut JoinSet<(BatchId, bool)>,
+        busy: &mut HashSet<BatchId>,
+        failed: &HashMap<BatchId, Instant>,
+    ) -> Result<bool, StoreError> {
         if !self.lead.is_ours().await? {
             return Ok(false);
         }
@@ -121,15 +139,15 @@ impl Batches {
             if busy.len() >= AT_ONCE {
                 break;
             }
-            if busy.insert(batch.id) {
+            if !failed.contains_key(&batch.id) && busy.insert(batch.id) {
                 let worker = BatchWorker { deps: self.deps.clone() };
                 working.spawn(async move {
                     let id = batch.id;
-                    if let Err(err) = worker.step(batch).await {
-                        tracing::warn!(batch.id = %id, error = %Chain(&err), "a batch waits");
-                        tokio::time::sleep(Duration::from_secs(2)).await;
+                    let outcome = worker.step(batch).await;
+                    if let Err(err) = &outcome {
+                        tracing::warn!(batch.id = %id, error = %Chain(err), "a batch waits");
                     }
-                    id
+                    (id, outcome.is_err())
                 });
             }
         }
@@ -149,17 +167,13 @@ impl BatchWorker {
             BatchState::Validating if is_over(&batch) => self.end(&batch, BatchState::Expired).await,
             BatchState::Validating => self.validate(&batch).await,
             BatchState::InProgress if is_over(&batch) => self.end(&batch, BatchState::Expired).await,
-            BatchState::InProgress if batch.run_after.is_some_and(|at| at > batch.now) => {
-                tokio::time::sleep(LOOK).await;
-                Ok(())
-            }
+            // The store does not name it before its time.
+            BatchState::InProgress if batch.run_after.is_some_and(|at| at > batch.now) => Ok(()),
             BatchState::InProgress if batch.cursor.line < batch.total => self.expand(&batch).await,
             BatchState::InProgress => match self.deps.admin.finalize_batch(&batch.id).await? {
                 true => self.end(&batch, BatchState::Completed).await,
-                false => {
-                    tokio::time::sleep(LOOK).await;
-                    Ok(())
-                }
+                // Nor one whose jobs run: this was the last moment of another look.
+                false => Ok(()),
             },
             BatchState::Finalizing => self.end(&batch, BatchState::Completed).await,
             BatchState::Cancelling => self.end(&batch, BatchState::Cancelled).await,
@@ -239,13 +253,14 @@ impl BatchWorker {
         let mut from = batch.cursor;
         while from.line < batch.total {
             let mut to = from;
-            let (mut jobs, mut refused) = (Vec::with_capacity(CHUNK), Vec::new());
-            while jobs.len() + refused.len() < CHUNK && to.line < batch.total {
+            let (mut jobs, mut refused, mut n_bytes) = (Vec::with_capacity(CHUNK), Vec::new(), 0);
+            while jobs.len() + refused.len() < CHUNK && n_bytes < CHUNK_BYTES && to.line < batch.total {
                 let Some(line) = lines.next().await? else {
                     let what = format!("{}: its file ends before line {}", batch.id, batch.total);
                     return Err(BatchFault::Contradiction(what));
                 };
                 to.offset = line.next;
+                n_bytes += line.bytes.len();
                 let input = parse_line(&line.bytes, batch.endpoint).map_err(|err| {
                     BatchFault::Contradiction(format!("{}: its file has changed: {}", batch.id, err.message))
                 })?;
@@ -374,7 +389,7 @@ impl BatchWorker {
         }
     }
 
-    /// Cancels every job of a batch that has not ended. Those past their deadline are the reaper's.
+    /// Cancels every job of a batch that has not ended.
     async fn cancel_lines(&self, batch: &Batch) -> Result<(), BatchFault> {
         loop {
             let unfinished = self.deps.admin.unfinished_lines(&batch.id, PAGE).await?;
@@ -399,7 +414,7 @@ impl BatchWorker {
         output: &mut Writer,
         errors: &mut Writer,
     ) -> Result<(), BatchFault> {
-        let mut next = 0;
+        let (mut next, mut written) = (0, LineSet::default());
         loop {
             let page = self.deps.admin.lines(&batch.id, next, PAGE).await?;
             let Some(last) = page.last().map(Line::number) else { break };
@@ -413,6 +428,11 @@ impl BatchWorker {
             let mut read = std::pin::pin!(read.buffered(READS));
             while let Some((line, record)) = read.try_next().await? {
                 let number = line.number();
+                if written.contains(number) {
+                    // Refused by a build that is stricter than the one that made it a job: the job is what ran.
+                    continue;
+                }
+                written.insert(number);
                 let (answer, is_result) = OutputLine::of(&line, record.as_ref())
                     .ok_or_else(|| BatchFault::Contradiction(format!("line {number} of {} has not ended", batch.id)))?;
                 // A job that its batch's end cut off says whose end it was.
@@ -424,28 +444,37 @@ impl BatchWorker {
             }
             next = last + 1;
         }
-        self.write_never_run(batch, state, next, errors).await
+        self.write_never_run(batch, state, &written, errors).await
     }
 
-    /// The lines that never became jobs.
+    /// The lines that are neither jobs nor refused: never expanded, or refused in a chunk that the batch's end overtook.
     async fn write_never_run(
         &self,
         batch: &Batch,
         state: BatchState,
-        known: u32,
+        written: &LineSet,
         errors: &mut Writer,
     ) -> Result<(), BatchFault> {
-        if known >= batch.total {
+        if (0..batch.total).all(|number| written.contains(number)) {
             return Ok(());
         }
         let why = || match state {
             BatchState::Expired => NoAnswer::expired(),
             _ => NoAnswer::cancelled(),
         };
-        let mut lines = self.lines(batch, Cursor::default()).await?;
+        let mut lines = match self.lines(batch, Cursor::default()).await {
+            // Its bytes are gone: then nobody knows what these lines were called, and the batch ends all the same.
+            Err(BatchFault::Line(LineError::Objects(object_store::Error::NotFound { .. }))) => {
+                for number in (0..batch.total).filter(|number| !written.contains(*number)) {
+                    errors.put(&OutputLine::never_run(number, String::new(), why())).await?;
+                }
+                return Ok(());
+            }
+            lines => lines?,
+        };
         let mut number = 0;
         while let Some(line) = lines.next().await? {
-            if number >= known {
+            if !written.contains(number) {
                 let input = parse_line(&line.bytes, batch.endpoint).map_err(|err| {
                     BatchFault::Contradiction(format!("{}: its file has changed: {}", batch.id, err.message))
                 })?;

@@ -404,8 +404,70 @@ async fn lines_that_are_jobs_before_the_cursor_moves_count_once() {
     let id = world.submit_for(&good(2), Some(Timestamp(now.0 + 3_600_000))).await;
     world.until(id, |batch| batch.state == BatchState::InProgress).await;
     // As when it is cancelled between its jobs and its cursor.
+    world.store.accept(&[job_of(id, 0)]).await.unwrap();
+    world.store.cancel_batch(&TenantId::from("acme"), &id).await.unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!((ended.state, ended.cursor.line, ended.counts.cancelled), (BatchState::Cancelled, 0, 1));
+    let shown = contract::openai::batches::BatchObject::of(&ended).request_counts;
+    assert_eq!((shown.total, shown.completed, shown.failed), (2, 0, 2));
+    assert_eq!(world.answers(ended.error_file).await.len(), 2);
+    scheduler.abort();
+}
+
+#[tokio::test]
+async fn a_chunk_that_a_cancel_overtakes_is_whole_in_the_files() {
+    let world = World::new().await;
+    let file =
+        good(1) + &line("bad", &json!({"model": "tiny", "prompt": "x", "temperature": 9})) + &good(3)[good(1).len()..];
+    let scheduler = world.start();
+    let now = world.batch(world.submit(&good(1)).await).await.now;
+    let id = world.submit_for(&file, Some(Timestamp(now.0 + 3_600_000))).await;
+    world.until(id, |batch| batch.state == BatchState::InProgress).await;
+    // The good lines of the chunk are jobs, and its refusal was never kept, since the cancel came before the cursor moved.
+    let jobs: Vec<NewJob> = [0, 2, 3].into_iter().map(|nth| job_of(id, nth)).collect();
+    world.store.accept(&jobs).await.unwrap();
+    world.store.cancel_batch(&TenantId::from("acme"), &id).await.unwrap();
+    let ended = world.ended(id).await;
+    assert_eq!((ended.state, ended.total), (BatchState::Cancelled, 4));
+    let errors = world.answers(ended.error_file).await;
+    assert_eq!(errors.keys().map(String::as_str).collect::<Vec<_>>(), ["bad", "c0", "c1", "c2"]);
+    assert!(errors.values().all(|line| line["error"]["code"] == "batch_cancelled"));
+    scheduler.abort();
+}
+
+#[tokio::test]
+async fn batches_that_wait_for_their_jobs_are_in_nobodys_way() {
+    let world = World::new().await;
+    let scheduler = world.start();
+    let mut waiting = Vec::new();
+    for _ in 0..12 {
+        waiting.push(world.submit(&good(2)).await);
+    }
+    for id in &waiting {
+        world.until(*id, |batch| batch.counts.unfinished == 2).await;
+    }
+    let refused = world.submit(&line("a", &json!({"model": "nobody's", "prompt": "x"}))).await;
+    assert_eq!(world.ended(refused).await.state, BatchState::Completed);
+    world.store.cancel_batch(&TenantId::from("acme"), &waiting[7]).await.unwrap();
+    assert_eq!(world.ended(waiting[7]).await.state, BatchState::Cancelled);
+    scheduler.abort();
+}
+
+#[tokio::test]
+async fn large_lines_become_jobs_in_smaller_chunks() {
+    let world = World::new().await;
+    let scheduler = world.start();
+    let large = |nth: usize| line(&format!("c{nth}"), &json!({"model": "tiny", "prompt": "x".repeat(900_000)}));
+    let id = world.submit(&(0..12).map(large).collect::<String>()).await;
+    let batch = world.until(id, |batch| batch.total > 0 && batch.cursor.line == batch.total).await;
+    assert_eq!(batch.counts.unfinished, 12);
+    scheduler.abort();
+}
+
+/// A job as the scheduler makes it of a line.
+fn job_of(batch: BatchId, line: u32) -> NewJob {
     let work = contract::openai::parse_completion(&json!({"model": "tiny", "prompt": "p"})).unwrap();
-    let job = NewJob {
+    NewJob {
         id: contract::JobId::new(),
         tenant: TenantId::from("acme"),
         release: model().release,
@@ -417,23 +479,15 @@ async fn lines_that_are_jobs_before_the_cursor_moves_count_once() {
         seed: 1,
         request: work.request,
         metadata: BTreeMap::new(),
-        batch_line: Some((id.0, 0)),
-        custom_id: Some("c0".to_owned()),
+        batch_line: Some((batch.0, line)),
+        custom_id: Some(format!("c{}", if line == 0 { 0 } else { line - 1 })),
         webhook: None,
         sequence_key: None,
         traceparent: None,
         idempotency: None,
         published_by_caller: false,
         trajectory: contract::TrajectoryMode::Full,
-    };
-    world.store.accept(&[job]).await.unwrap();
-    world.store.cancel_batch(&TenantId::from("acme"), &id).await.unwrap();
-    let ended = world.ended(id).await;
-    assert_eq!((ended.state, ended.cursor.line, ended.counts.cancelled), (BatchState::Cancelled, 0, 1));
-    let shown = contract::openai::batches::BatchObject::of(&ended).request_counts;
-    assert_eq!((shown.total, shown.completed, shown.failed), (2, 0, 2));
-    assert_eq!(world.answers(ended.error_file).await.len(), 2);
-    scheduler.abort();
+    }
 }
 
 #[tokio::test]

@@ -6,8 +6,8 @@ use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
 use bytes::Bytes;
 use contract::openai::ErrorEnvelope;
-use contract::openai::batches::OutputLine;
-use contract::{Line, LineId, TenantId};
+use contract::openai::batches::{LineError, OutputLine};
+use contract::{BatchState, Line, LineId, TenantId};
 use futures::{StreamExt, stream};
 
 use crate::auth::Caller;
@@ -62,7 +62,8 @@ pub(super) async fn results(
     let batch = find(&state, &caller, &id).await?;
     let found = state.deps.admin.ended_lines(&id, after, limit).await?;
     let (lines, has_more) = found.ok_or_else(|| ApiError::query("after", "is no line of this batch that has ended"))?;
-    let answers = stream::iter(lines).map(move |line| answer(state.clone(), caller.tenant.clone(), line));
+    let is_expired = batch.state == BatchState::Expired;
+    let answers = stream::iter(lines).map(move |line| answer(state.clone(), caller.tenant.clone(), line, is_expired));
     let mut response = Response::new(Body::from_stream(answers.buffered(READS)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
@@ -91,7 +92,7 @@ fn parameters(query: Option<&str>) -> Result<(Option<LineId>, u32), ApiError> {
 }
 
 /// One line of the answer. An error ends the body in the middle, which the client sees.
-async fn answer(state: AppState, tenant: TenantId, line: Line) -> Result<Bytes, ApiError> {
+async fn answer(state: AppState, tenant: TenantId, line: Line, is_expired: bool) -> Result<Bytes, ApiError> {
     let record = match &line {
         Line::Job { job, .. } if job.record.is_some() => {
             let mut job = (**job).clone();
@@ -100,7 +101,11 @@ async fn answer(state: AppState, tenant: TenantId, line: Line) -> Result<Bytes, 
         }
         Line::Job { .. } | Line::Refused(_) => None,
     };
-    let (answer, _) = OutputLine::of(&line, record.as_ref()).ok_or(ApiError::Internal)?;
+    let (mut answer, _) = OutputLine::of(&line, record.as_ref()).ok_or(ApiError::Internal)?;
+    if is_expired && answer.error.is_some() {
+        // A job that its batch's end cut off says whose end it was, as in the file.
+        answer.error = Some(LineError::expired());
+    }
     let mut bytes = serde_json::to_vec(&answer).map_err(|_| ApiError::Internal)?;
     bytes.push(b'\n');
     Ok(bytes.into())

@@ -55,6 +55,9 @@ pub(super) async fn create(
         return Err(ApiError::query("run_after", "is more than 30 days ahead"));
     }
     let idempotency = key.map(|key| IdempotencyKey { key, body_hash: body_hash(ROUTE, &value) });
+    if let Some(earlier) = replay(&state, &caller, idempotency.as_ref()).await? {
+        return Ok(earlier);
+    }
     let wrong_file = |what: &str| {
         let message = format!("`input_file_id` {what}");
         ApiError::Parameter(ParseError {
@@ -86,6 +89,18 @@ pub(super) async fn create(
         idempotency,
     };
     add(&state, &new).await
+}
+
+/// What an earlier call with the same key made, whatever became of its file since.
+async fn replay(state: &AppState, caller: &Caller, key: Option<&IdempotencyKey>) -> Result<Option<Response>, ApiError> {
+    let Some(key) = key else { return Ok(None) };
+    let admin = &state.deps.admin;
+    let made = admin.made_before(&caller.tenant, key).await?.map_err(|_| ApiError::KeyReused)?;
+    let Some(made) = made else { return Ok(None) };
+    let batch = admin.batch(&caller.tenant, &BatchId(made)).await?.ok_or(ApiError::KeyReused)?;
+    let mut response = Json(BatchObject::of(&batch)).into_response();
+    response.headers_mut().insert(headers::REPLAYED, HeaderValue::from_static("true"));
+    Ok(Some(response))
 }
 
 async fn add(state: &AppState, new: &NewBatch) -> Result<Response, ApiError> {
@@ -174,6 +189,9 @@ pub(super) async fn resubmit(
     let asked = parse_resubmit(&value)?;
     let route = format!("{ROUTE}/{id}/resubmit");
     let idempotency = key.map(|key| IdempotencyKey { key, body_hash: body_hash(&route, &value) });
+    if let Some(earlier) = replay(&state, &caller, idempotency.as_ref()).await? {
+        return Ok(earlier);
+    }
     let batch = find(&state, &caller, &id).await?;
     if !batch.state.is_terminal() {
         return Err(ApiError::BatchNotEnded { state: batch.state });
@@ -211,12 +229,11 @@ pub(super) async fn resubmit(
 /// Lines of the file that a batch has no result of, by their number in the file.
 async fn without_result(state: &AppState, batch: &Batch) -> Result<LineSet, ApiError> {
     let admin = &state.deps.admin;
-    let mut lines = admin.lines_without_result(&batch.id).await?;
-    // What was never expanded has no row.
-    lines.extend(batch.cursor.line..batch.total);
-    let Some(only) = admin.batch_lines(&batch.id).await? else { return Ok(lines.into_iter().collect()) };
+    let done: LineSet = admin.lines_with_result(&batch.id).await?.into_iter().collect();
+    let lines = (0..batch.total).filter(|line| !done.contains(*line));
+    let Some(only) = admin.batch_lines(&batch.id).await? else { return Ok(lines.collect()) };
     let of_file: Vec<u32> = only.iter().collect();
-    Ok(lines.into_iter().filter_map(|line| of_file.get(line as usize).copied()).collect())
+    Ok(lines.filter_map(|line| of_file.get(line as usize).copied()).collect())
 }
 
 /// Lists batches, newest first.

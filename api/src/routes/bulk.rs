@@ -112,6 +112,12 @@ pub(super) async fn create(
     let mut answers: Vec<Option<Result<JobId, ApiError>>> = Vec::with_capacity(items.len());
     let (mut indices, mut jobs) = (Vec::with_capacity(items.len()), Vec::with_capacity(items.len()));
     let keys = ItemKeys::of(key, &items);
+    if let Some(keys) = &keys {
+        let all: Vec<String> = (0..items.len()).map(|index| keys.of_item(index).key).collect();
+        if state.deps.admin.is_any_reused(&caller.tenant, &all, &keys.body_hash).await? {
+            return Err(ApiError::KeyReused);
+        }
+    }
     for (index, item) in items.into_iter().enumerate() {
         let key = keys.as_ref().map(|keys| keys.of_item(index));
         match item.and_then(|item| prepare(&state, &caller.tenant, &item, traceparent.clone(), key)) {

@@ -1,6 +1,8 @@
 //! Files: uploads straight to the object store, lists, contents.
 
 use std::str::FromStr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use axum::Json;
@@ -30,6 +32,8 @@ use crate::state::AppState;
 
 /// Pieces in which a file goes to the object store; two are on their way at once.
 const PIECE: usize = 5 * 1024 * 1024;
+/// Most bytes that come before they are the content of a part: boundaries, heads, and what is on its way.
+const MAX_HELD_BYTES: usize = 4 * 1024 * 1024;
 /// Most bytes of a part that is no file.
 const MAX_WORD_BYTES: usize = 1_024;
 /// Most characters of a file's name.
@@ -82,18 +86,29 @@ async fn receive(
 ) -> Result<Made<StoredFile>, ApiError> {
     let pause = state.deps.limits.body_pause;
     let body = Box::pin(body.into_data_stream());
+    let held = Arc::new(AtomicUsize::new(0));
+    let counted = held.clone();
     // A client that stops in the middle of its file ends its upload, and not only its connection.
-    let pieces = futures::stream::unfold(Some(body), move |body| async move {
-        let mut body = body?;
-        match tokio::time::timeout(pause, body.next()).await {
-            Err(_) => Some((Err(Broken::Stalled), None)),
-            Ok(None) => None,
-            Ok(Some(Err(_))) => Some((Err(Broken::Off), None)),
-            Ok(Some(Ok(piece))) => Some((Ok(piece), Some(body))),
+    let pieces = futures::stream::unfold(Some(body), move |body| {
+        let held = counted.clone();
+        async move {
+            let mut body = body?;
+            // The reader of the form takes whatever is ready before it hands anything on: once round, it has one piece.
+            tokio::task::yield_now().await;
+            match tokio::time::timeout(pause, body.next()).await {
+                Err(_) => Some((Err(Broken::Stalled), None)),
+                Ok(None) => None,
+                Ok(Some(Err(_))) => Some((Err(Broken::Off), None)),
+                // What is no part's content stays with the reader: a form has little of it.
+                Ok(Some(Ok(piece))) if held.fetch_add(piece.len(), Ordering::Relaxed) > MAX_HELD_BYTES => {
+                    Some((Err(Broken::NoParts), None))
+                }
+                Ok(Some(Ok(piece))) => Some((Ok(piece), Some(body))),
+            }
         }
     });
     let id = FileId::new();
-    let mut form = Form { state, id, parts: Parts::default() };
+    let mut form = Form { state, id, held, parts: Parts::default() };
     let read = form.read(Multipart::new(pieces, boundary)).await;
     let Form { parts, .. } = form;
     let kept = match read.and_then(|()| parts.file(id, tenant, key)) {
@@ -138,6 +153,8 @@ enum Broken {
     Stalled,
     #[error("the body broke off")]
     Off,
+    #[error("the body has no parts where its boundary says")]
+    NoParts,
 }
 
 impl From<multer::Error> for ApiError {
@@ -145,7 +162,7 @@ impl From<multer::Error> for ApiError {
         match &error {
             multer::Error::StreamReadFailed(source) => match source.downcast_ref::<Broken>() {
                 Some(Broken::Stalled) => ApiError::BodyStalled,
-                Some(Broken::Off) | None => ApiError::BodyBroken,
+                Some(Broken::Off | Broken::NoParts) | None => ApiError::BodyBroken,
             },
             _ => ApiError::BodyBroken,
         }
@@ -170,6 +187,8 @@ struct Parts {
 struct Form<'s> {
     state: &'s AppState,
     id: FileId,
+    /// Bytes that came and are not yet taken as the content of a part.
+    held: Arc<AtomicUsize>,
     parts: Parts,
 }
 
@@ -208,7 +227,7 @@ impl Form<'_> {
         let objects = &self.state.deps.objects;
         let upload = objects.put_multipart(&Key::from(self.id.object_key())).await.map_err(ApiError::Objects)?;
         let mut upload = WriteMultipart::new_with_chunk_size(upload, PIECE);
-        match pump(&mut part, &mut upload).await {
+        match pump(&mut part, &mut upload, &self.held).await {
             Ok(content) => {
                 upload.finish().await.map_err(ApiError::Objects)?;
                 self.parts.content = Some(content);
@@ -225,16 +244,21 @@ impl Form<'_> {
 }
 
 /// Size and hash of what went through.
-async fn pump(part: &mut Field<'_>, upload: &mut WriteMultipart) -> Result<(u64, [u8; 32]), ApiError> {
+async fn pump(
+    part: &mut Field<'_>,
+    upload: &mut WriteMultipart,
+    held: &AtomicUsize,
+) -> Result<(u64, [u8; 32]), ApiError> {
     let (mut bytes, mut hash) = (0, Sha256::new());
     while let Some(piece) = part.chunk().await? {
+        held.fetch_sub(piece.len(), Ordering::Relaxed);
         bytes += piece.len() as u64;
         if bytes > MAX_INPUT_BYTES {
             return Err(ApiError::BodyTooLarge { limit: usize::try_from(MAX_INPUT_BYTES).unwrap_or(usize::MAX) });
         }
         hash.update(&piece);
         upload.wait_for_capacity(2).await.map_err(ApiError::Objects)?;
-        upload.put(piece);
+        upload.write(&piece);
     }
     Ok((bytes, hash.finalize().into()))
 }

@@ -56,6 +56,7 @@ pub(super) async fn list(State(state): State<AppState>, RawQuery(query): RawQuer
     let mut tenant = None;
     for (name, value) in pairs(query.as_deref())? {
         match name.as_str() {
+            "tenant" if value.contains('\0') => return Err(ApiError::query("tenant", "has a NUL, as no tenant does")),
             "tenant" => tenant = Some(TenantId(value)),
             _ => return Err(ApiError::query(name, "is not a parameter of this route: remove it")),
         }

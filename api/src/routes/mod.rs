@@ -102,7 +102,7 @@ pub fn openapi() -> utoipa::openapi::OpenApi {
     description
 }
 
-/// Says which routes need a key, and what they answer without.
+/// Says which routes need a key, and what they answer without one, and to bodies that cannot be read.
 fn describe_keys(description: &mut utoipa::openapi::OpenApi) {
     const BEARER: &str = "key";
     let scheme = Http::builder().scheme(HttpAuthScheme::Bearer).description(Some(
@@ -126,6 +126,15 @@ fn describe_keys(description: &mut utoipa::openapi::OpenApi) {
             operation.security = Some(vec![SecurityRequirement::new::<_, _, String>(BEARER, [])]);
             let responses = &mut operation.responses.responses;
             responses.insert("401".to_owned(), envelope("A key is needed, or this one is not good".to_owned()));
+            if operation.request_body.is_some() {
+                for (status, what) in [
+                    ("408", "The body stopped coming"),
+                    ("413", "The body is too large"),
+                    ("415", "The body is not declared as JSON"),
+                ] {
+                    responses.entry(status.to_owned()).or_insert_with(|| envelope(what.to_owned()));
+                }
+            }
             if let Needs::Scope(scope) = needs {
                 responses.insert("403".to_owned(), envelope(format!("The key lacks the scope `{scope}`")));
             }

@@ -112,6 +112,8 @@ async fn one_key_makes_the_same_jobs_again() {
     assert_eq!(again["data"], first["data"]);
     let other = send(&json!([item("a"), item("b"), item("d")])).await;
     assert_eq!((other.status, other.code()), (StatusCode::UNPROCESSABLE_ENTITY, "idempotency_key_reused".to_owned()));
+    let longer = send(&json!([item("a"), item("b"), item("c"), item("d")])).await;
+    assert_eq!((longer.status, world.jobs().await), (StatusCode::UNPROCESSABLE_ENTITY, 2), "nothing of it is accepted");
     // There is room again for the one that was refused.
     let leased = world.lease(Class::Standard).await;
     world.succeed(&leased, &[(3, "x")]).await;

@@ -629,3 +629,23 @@ async fn what_is_no_file_is_a_404() {
     }
     assert_eq!(n_objects(&world).await, 1);
 }
+
+#[tokio::test]
+async fn a_body_without_its_boundary_is_not_kept_in_memory() {
+    let world = World::new().await;
+    // As much as the server wants, in pieces of 64 KiB: it says no long before all of it.
+    let taken = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = taken.clone();
+    let pieces = futures::stream::iter(0..4_096).map(move |_| {
+        counted.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok::<_, std::io::Error>(bytes::Bytes::from(vec![b'x'; 64 * 1024]))
+    });
+    let request = Request::post(FILES)
+        .header("content-type", "multipart/form-data; boundary=never")
+        .body(Body::from_stream(pieces))
+        .unwrap();
+    let answer = world.call(request).await;
+    assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{}", answer.text);
+    let taken = taken.load(std::sync::atomic::Ordering::Relaxed);
+    assert!(taken < 80, "{taken} pieces of 64 KiB were taken");
+}

@@ -386,17 +386,17 @@ impl Write for EndedLines<'_> {
     }
 }
 
-/// Lines that have no result.
-pub(super) struct LinesWithoutResult<'a> {
+/// Lines that have a result.
+pub(super) struct LinesWithResult<'a> {
     pub(super) id: &'a BatchId,
 }
 
 #[async_trait]
-impl Write for LinesWithoutResult<'_> {
+impl Write for LinesWithResult<'_> {
     type Answer = Vec<u32>;
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Vec<u32>, Fault> {
-        let query = sqlx::query(include_str!("sql/lines_without_result.sql")).bind(self.id.0);
+        let query = sqlx::query(include_str!("sql/lines_with_result.sql")).bind(self.id.0);
         answer(query.fetch_all(&mut *tx.conn)).await?.iter().map(|row| count(row, "line")).collect()
     }
 }

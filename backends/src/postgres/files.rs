@@ -30,6 +30,43 @@ pub(super) async fn made_before(
     Ok(if is_same { Ok(Some(column(&row, "job")?)) } else { Err(KeyReused) })
 }
 
+/// What a key made.
+pub(super) struct MadeBefore<'a> {
+    pub(super) tenant: &'a TenantId,
+    pub(super) key: &'a IdempotencyKey,
+}
+
+#[async_trait]
+impl Write for MadeBefore<'_> {
+    type Answer = Result<Option<Uuid>, KeyReused>;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Self::Answer, Fault> {
+        made_before(tx, self.tenant, Some(self.key)).await
+    }
+}
+
+/// Whether one of some keys was used with another body.
+pub(super) struct AnyReused<'a> {
+    pub(super) tenant: &'a TenantId,
+    pub(super) keys: &'a [String],
+    pub(super) body_hash: &'a [u8; 32],
+}
+
+#[async_trait]
+impl Write for AnyReused<'_> {
+    type Answer = bool;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<bool, Fault> {
+        let query = sqlx::query(include_str!("sql/any_reused.sql"))
+            .bind(tx.fixed)
+            .bind(self.tenant.as_str())
+            .bind(self.keys.iter().map(|key| escaped(key)).collect::<Vec<_>>())
+            .bind(KEY_LIFE_MS)
+            .bind(self.body_hash.as_slice());
+        column(&answer(query.fetch_one(&mut *tx.conn)).await?, "is_reused")
+    }
+}
+
 /// Keeps what an idempotency key made.
 pub(super) async fn keep_made(
     tx: &mut Tx<'_>,

@@ -43,10 +43,10 @@ use contract::webhook::WebhookRefused;
 use contract::{
     Accepted, AdminStore, AttemptEnd, Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, CancelAnswer,
     Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, FileDeletion, FileFilter, FileId, Filter,
-    FoundKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost, Leased, Line, LineId,
-    LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped, Refused, RefusedLine,
-    SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange,
-    WebhookDelivery, WebhookId, WorkerId,
+    FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost,
+    Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped,
+    Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake,
+    Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
 };
 use sqlx::ConnectOptions;
 use uuid::Uuid;
@@ -324,6 +324,23 @@ impl AdminStore for PostgresStore {
         self.db.once(&files::Emptied { ids }).await
     }
 
+    async fn made_before(
+        &self,
+        tenant: &TenantId,
+        key: &IdempotencyKey,
+    ) -> Result<Result<Option<Uuid>, KeyReused>, StoreError> {
+        self.db.read(&files::MadeBefore { tenant, key }).await
+    }
+
+    async fn is_any_reused(
+        &self,
+        tenant: &TenantId,
+        keys: &[String],
+        body_hash: &[u8; 32],
+    ) -> Result<bool, StoreError> {
+        self.db.read(&files::AnyReused { tenant, keys, body_hash }).await
+    }
+
     async fn add_batch(&self, batch: &NewBatch) -> Result<Result<Made<Batch>, KeyReused>, StoreError> {
         self.db.transact(&batches::Add { batch }).await
     }
@@ -388,8 +405,8 @@ impl AdminStore for PostgresStore {
         self.db.read(&batches::EndedLines { id, after, limit }).await
     }
 
-    async fn lines_without_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError> {
-        self.db.read(&batches::LinesWithoutResult { id }).await
+    async fn lines_with_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError> {
+        self.db.read(&batches::LinesWithResult { id }).await
     }
 
     async fn batch_lines(&self, id: &BatchId) -> Result<Option<LineSet>, StoreError> {

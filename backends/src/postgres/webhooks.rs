@@ -138,7 +138,11 @@ impl Write for Change<'_> {
             .bind(self.change.description.as_deref().map(escaped))
             .bind(self.change.enabled)
             .bind(secrets);
-        answer(query.fetch_optional(&mut *tx.conn)).await?.as_ref().map(webhook).transpose()
+        let changed = answer(query.fetch_optional(&mut *tx.conn)).await?.as_ref().map(webhook).transpose()?;
+        if changed.is_some() && self.change.enabled == Some(false) {
+            give_up(tx, &self.id.0.to_string(), None).await?;
+        }
+        Ok(changed)
     }
 
     fn wrote_nothing(answer: &Self::Answer) -> bool {
@@ -162,7 +166,7 @@ impl Write for Delete<'_> {
         if answer(query.execute(&mut *tx.conn)).await?.rows_affected() == 0 {
             return Ok(false);
         }
-        give_up(tx, &self.id.0.to_string()).await?;
+        give_up(tx, &self.id.0.to_string(), None).await?;
         Ok(true)
     }
 
@@ -171,9 +175,10 @@ impl Write for Delete<'_> {
     }
 }
 
-/// Ends what waits for an address.
-async fn give_up(tx: &mut Tx<'_>, destination: &str) -> Result<(), Fault> {
-    let query = sqlx::query(include_str!("sql/give_up_deliveries.sql")).bind(tx.fixed).bind(destination);
+/// Ends what waits for a webhook, or for one address of a server. Whoever does holds the webhook's row, or the lock of the
+/// server, so that two that do are one after the other.
+async fn give_up(tx: &mut Tx<'_>, destination: &str, url: Option<&str>) -> Result<(), Fault> {
+    let query = sqlx::query(include_str!("sql/give_up_deliveries.sql")).bind(tx.fixed).bind(destination).bind(url);
     answer(query.execute(&mut *tx.conn)).await.map(drop)
 }
 
@@ -297,6 +302,11 @@ impl Write for EndAttempt<'_> {
             Then::Retry(pause) => (DeliveryState::Waiting, *pause),
             Then::GiveUp | Then::Disable(_) => (DeliveryState::Failed, Duration::ZERO),
         };
+        if matches!(self.end.then, Then::GiveUp | Then::Disable(_)) {
+            // Before the delivery's row: first the webhook or server, then deliveries.
+            let query = sqlx::query(include_str!("sql/lock_destination.sql")).bind(self.id.0);
+            answer(query.fetch_all(&mut *tx.conn)).await?;
+        }
         let query = sqlx::query(include_str!("sql/end_attempt.sql"))
             .bind(tx.fixed)
             .bind(self.id.0)
@@ -319,7 +329,9 @@ impl Write for EndAttempt<'_> {
             .bind(DEAD);
         let is_disabled = answer(query.execute(&mut *tx.conn)).await?.rows_affected() > 0;
         if is_disabled || why.is_some() {
-            give_up(tx, column(&row, "destination")?).await?;
+            let webhook: Option<Uuid> = column(&row, "webhook")?;
+            let url = webhook.is_none().then(|| column::<&str>(&row, "url")).transpose()?;
+            give_up(tx, column(&row, "destination")?, url).await?;
         }
         Ok(())
     }

@@ -220,9 +220,9 @@ pub(super) async fn ended_lines(
     Ok(Some((lines.into_iter().take(limit).map(|(_, line)| line).collect(), has_more)))
 }
 
-/// Lines that have no result.
-pub(super) async fn lines_without_result(pool: &SqlitePool, id: &BatchId) -> Result<Vec<u32>, Fault> {
-    let query = sqlx::query(include_str!("sql/lines_without_result.sql")).bind(id.0);
+/// Lines that have a result.
+pub(super) async fn lines_with_result(pool: &SqlitePool, id: &BatchId) -> Result<Vec<u32>, Fault> {
+    let query = sqlx::query(include_str!("sql/lines_with_result.sql")).bind(id.0);
     query.fetch_all(pool).await?.iter().map(|row| number(row, "line")).collect()
 }
 

@@ -31,6 +31,34 @@ pub(super) async fn made_before(
     Ok(if is_same { Ok(Some(column(&row, "job")?)) } else { Err(KeyReused) })
 }
 
+/// What a key made.
+pub(super) async fn find_made(
+    pool: &SqlitePool,
+    now: i64,
+    tenant: &TenantId,
+    key: &IdempotencyKey,
+) -> Result<Result<Option<Uuid>, KeyReused>, Fault> {
+    made_before(&mut Tx { conn: &mut *pool.acquire().await?, now }, tenant, Some(key)).await
+}
+
+/// Whether one of some keys was used with another body.
+pub(super) async fn is_any_reused(
+    pool: &SqlitePool,
+    now: i64,
+    tenant: &TenantId,
+    keys: &[String],
+    body_hash: &[u8; 32],
+) -> Result<bool, Fault> {
+    let mut conn = pool.acquire().await?;
+    for key in keys {
+        let key = IdempotencyKey { key: key.clone(), body_hash: *body_hash };
+        if made_before(&mut Tx { conn: &mut conn, now }, tenant, Some(&key)).await?.is_err() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Keeps what an idempotency key made.
 pub(super) async fn keep_made(
     tx: &mut Tx<'_>,

@@ -29,14 +29,15 @@ use contract::webhook::WebhookRefused;
 use contract::{
     Accepted, AdminStore, AttemptEnd, Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, CancelAnswer,
     Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, FileDeletion, FileFilter, FileId, Filter,
-    FoundKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost, Leased, Line, LineId,
-    LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped, Refused, RefusedLine,
-    SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange,
-    WebhookDelivery, WebhookId, WorkerId,
+    FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost,
+    Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped,
+    Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake,
+    Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqlitePool};
+use uuid::Uuid;
 
 use self::fault::Fault;
 use self::writer::Writer;
@@ -296,6 +297,23 @@ impl AdminStore for SqliteStore {
         self.writer.submit(files::Emptied { ids: ids.to_vec() }).await
     }
 
+    async fn made_before(
+        &self,
+        tenant: &TenantId,
+        key: &IdempotencyKey,
+    ) -> Result<Result<Option<Uuid>, KeyReused>, StoreError> {
+        files::find_made(&self.readers, self.now(), tenant, key).await.map_err(Fault::nothing_written)
+    }
+
+    async fn is_any_reused(
+        &self,
+        tenant: &TenantId,
+        keys: &[String],
+        body_hash: &[u8; 32],
+    ) -> Result<bool, StoreError> {
+        files::is_any_reused(&self.readers, self.now(), tenant, keys, body_hash).await.map_err(Fault::nothing_written)
+    }
+
     async fn add_batch(&self, batch: &NewBatch) -> Result<Result<Made<Batch>, KeyReused>, StoreError> {
         self.writer.submit(batches::Add { batch: batch.clone() }).await
     }
@@ -360,8 +378,8 @@ impl AdminStore for SqliteStore {
         batches::ended_lines(&self.readers, self.now(), id, after, limit).await.map_err(Fault::nothing_written)
     }
 
-    async fn lines_without_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError> {
-        batches::lines_without_result(&self.readers, id).await.map_err(Fault::nothing_written)
+    async fn lines_with_result(&self, id: &BatchId) -> Result<Vec<u32>, StoreError> {
+        batches::lines_with_result(&self.readers, id).await.map_err(Fault::nothing_written)
     }
 
     async fn batch_lines(&self, id: &BatchId) -> Result<Option<LineSet>, StoreError> {

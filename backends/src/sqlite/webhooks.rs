@@ -112,7 +112,11 @@ impl Write for Change {
             .bind(self.change.enabled)
             .bind(secrets)
             .bind(tx.now);
-        query.fetch_optional(&mut *tx.conn).await?.map(|row| webhook(&row, tx.now)).transpose()
+        let changed = query.fetch_optional(&mut *tx.conn).await?.map(|row| webhook(&row, tx.now)).transpose()?;
+        if changed.is_some() && self.change.enabled == Some(false) {
+            give_up(tx, &self.id.0.to_string(), None).await?;
+        }
+        Ok(changed)
     }
 }
 
@@ -132,14 +136,14 @@ impl Write for Delete {
         if deleted.rows_affected() == 0 {
             return Ok(false);
         }
-        give_up(tx, &self.id.0.to_string()).await?;
+        give_up(tx, &self.id.0.to_string(), None).await?;
         Ok(true)
     }
 }
 
-/// Ends what waits for an address.
-async fn give_up(tx: &mut Tx<'_>, destination: &str) -> Result<(), Fault> {
-    let query = sqlx::query(include_str!("sql/give_up_deliveries.sql")).bind(destination).bind(tx.now);
+/// Ends what waits for a webhook, or for one address of a server.
+async fn give_up(tx: &mut Tx<'_>, destination: &str, url: Option<&str>) -> Result<(), Fault> {
+    let query = sqlx::query(include_str!("sql/give_up_deliveries.sql")).bind(destination).bind(tx.now).bind(url);
     query.execute(&mut *tx.conn).await?;
     Ok(())
 }
@@ -304,7 +308,9 @@ impl Write for EndAttempt {
             .execute(&mut *tx.conn)
             .await?;
         if disabled.rows_affected() > 0 || why.is_some() {
-            give_up(tx, &column::<String>(&row, "destination")?).await?;
+            let webhook: Option<Uuid> = column(&row, "webhook")?;
+            let url = webhook.is_none().then(|| column::<String>(&row, "url")).transpose()?;
+            give_up(tx, &column::<String>(&row, "destination")?, url.as_deref()).await?;
         }
         Ok(())
     }

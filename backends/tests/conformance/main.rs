@@ -200,7 +200,7 @@ on_every_store!(store_batches:
     batches_are_listed_newest_first_and_paged,
     ended_lines_come_in_the_order_of_their_ends,
     who_reads_on_misses_no_line,
-    lines_without_a_result_are_those_that_did_not_succeed,
+    lines_with_a_result_are_those_that_succeeded,
     progress_says_what_runs_and_what_is_ahead,
     a_batch_for_later_is_open_until_it_is_checked_and_then_at_its_time,
 );
@@ -217,6 +217,8 @@ on_every_store!(store_webhooks:
     addresses_are_apart,
     attempts_are_kept_and_decide_what_follows,
     who_wants_no_more_gets_no_more,
+    a_webhook_that_is_switched_off_gets_no_more,
+    many_ends_at_the_same_time_are_all_kept,
     a_webhook_that_takes_nothing_is_disabled,
     a_delivery_is_sent_again_on_demand,
     a_deleted_webhook_is_told_nothing,

@@ -247,6 +247,7 @@ pub async fn a_batch_completes_when_all_its_lines_have_ended(t: &mut dyn StoreUn
     t.store().accept(&[line(batch, 2)]).await.unwrap();
     assert!(t.admin().batch_expanded(&batch, &[], at(2), at(3)).await.unwrap());
     assert!(!t.admin().finalize_batch(&batch).await.unwrap(), "a line has not ended");
+    assert_eq!(t.admin().open_batches(10).await.unwrap(), [], "it waits for its jobs");
     end_lines(t, batch, |_| success()).await;
     t.advance(secs(5)).await;
     assert!(t.admin().finalize_batch(&batch).await.unwrap());
@@ -432,7 +433,7 @@ pub async fn who_reads_on_misses_no_line(t: &mut dyn StoreUnderTest) {
     assert_eq!(seen, (0..LINES).collect::<Vec<_>>());
 }
 
-pub async fn lines_without_a_result_are_those_that_did_not_succeed(t: &mut dyn StoreUnderTest) {
+pub async fn lines_with_a_result_are_those_that_succeeded(t: &mut dyn StoreUnderTest) {
     let only: LineSet = [3, 9].into_iter().collect();
     let new = NewBatch { only: Some(only.clone()), ..new_batch() };
     t.admin().add_batch(&new).await.unwrap().unwrap();
@@ -445,7 +446,7 @@ pub async fn lines_without_a_result_are_those_that_did_not_succeed(t: &mut dyn S
     assert!(t.admin().batch_expanded(&batch, &[refused(3)], at(0), at(4)).await.unwrap());
     succeed(t, &jobs[1]).await;
     t.store().cancel(&tenant(), &jobs[2].id).await.unwrap();
-    assert_eq!(t.admin().lines_without_result(&batch).await.unwrap(), [0, 2, 3]);
+    assert_eq!(t.admin().lines_with_result(&batch).await.unwrap(), [1]);
 }
 
 pub async fn progress_says_what_runs_and_what_is_ahead(t: &mut dyn StoreUnderTest) {

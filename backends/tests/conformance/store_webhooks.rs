@@ -281,6 +281,8 @@ pub async fn addresses_are_apart(t: &mut dyn StoreUnderTest) {
     let taken = t.admin().due_deliveries(&[], 4, 100, HOLD).await.unwrap();
     let count = |url: &str| taken.iter().filter(|due| due.delivery.url == url).count();
     assert_eq!((count("https://flooded.example"), taken.len()), (4, 6));
+    // Two addresses of one server are one destination.
+    assert_eq!(taken.iter().filter(|due| due.delivery.webhook.is_none()).count(), 2);
     // Addresses that a job named are signed with the tenant's own secret, once there is one.
     assert!(taken.iter().filter(|due| due.delivery.webhook.is_none()).all(|due| due.secrets.is_empty()));
     add(t, &NewWebhook { url: None, secret: secret(7), ..new("", &[]) }).await;
@@ -338,12 +340,45 @@ pub async fn who_wants_no_more_gets_no_more(t: &mut dyn StoreUnderTest) {
     assert_eq!(due(t).await, []);
     cancelled(t, 1, job).await;
     assert_eq!(told(t).await.len(), 3, "a disabled one is told nothing new");
-    // An address of a job's own has no webhook to disable; what waits for it is given up too.
-    cancelled(t, 2, || hooked("https://own.example", &[])).await;
+    // An address of a job's own has no webhook to disable; what waits for it is given up too, and for no other.
+    cancelled(t, 2, || hooked("https://own.example/gone", &[])).await;
+    cancelled(t, 1, || hooked("https://own.example/other", &[])).await;
     let own = t.admin().due_deliveries(&[], 1, 100, HOLD).await.unwrap();
     end(t, &own[0].delivery, Some(410), Then::Disable("gone".into())).await;
     t.advance(HOLD).await;
+    let left: Vec<String> = due(t).await.into_iter().map(|due| due.delivery.url).collect();
+    assert_eq!(left, ["https://own.example/other"]);
+}
+
+pub async fn a_webhook_that_is_switched_off_gets_no_more(t: &mut dyn StoreUnderTest) {
+    let webhook = add(t, &new("https://a.example", &[])).await;
+    cancelled(t, 2, job).await;
+    let taken = t.admin().due_deliveries(&[], 1, 100, HOLD).await.unwrap();
+    let off = WebhookChange { enabled: Some(false), ..WebhookChange::default() };
+    t.admin().change_webhook(&tenant(), &webhook.id, &off).await.unwrap().unwrap();
+    t.advance(HOLD).await;
     assert_eq!(due(t).await, []);
+    // What was under way and arrived is delivered.
+    end(t, &taken[0].delivery, Some(200), Then::Delivered).await;
+    assert_eq!(delivery_of(t, &taken[0].delivery).await.state, DeliveryState::Delivered);
+}
+
+pub async fn many_ends_at_the_same_time_are_all_kept(t: &mut dyn StoreUnderTest) {
+    add(t, &new("https://a.example", &[])).await;
+    cancelled(t, 12, job).await;
+    let taken = due(t).await;
+    let ends = taken.iter().enumerate().map(|(nth, due)| {
+        let then = if nth % 2 == 0 { Then::Disable("gone".into()) } else { Then::Delivered };
+        let end = AttemptEnd { status: Some(1), error: None, took: Duration::ZERO, then };
+        let admin = t.admin();
+        let id = due.delivery.id;
+        async move { admin.end_attempt(&id, &end).await.unwrap() }
+    });
+    futures::future::join_all(ends).await;
+    for (nth, due) in taken.iter().enumerate() {
+        let expected = if nth % 2 == 0 { DeliveryState::Failed } else { DeliveryState::Delivered };
+        assert_eq!(delivery_of(t, &due.delivery).await.state, expected, "{nth}");
+    }
 }
 
 pub async fn a_webhook_that_takes_nothing_is_disabled(t: &mut dyn StoreUnderTest) {

@@ -1,8 +1,8 @@
 //! Webhooks: telling a client's server of what happened to its jobs and batches, as Standard Webhooks 1.0.0 says.
 //!
 //! The events were written with the state they tell of. Here they are sent, at least once each: what is taken from the
-//! store is due again after a while unless its end was kept. Addresses are apart: each has a few attempts under way, and
-//! one that hangs keeps nobody else waiting.
+//! store is due again after a while unless its end was kept. Servers are apart: each has a few attempts under way, and
+//! one that hangs keeps no other waiting, as long as fewer than 64 do.
 
 mod retry;
 mod send;
@@ -89,7 +89,7 @@ impl Webhooks {
                     // A bug's panic: what it held is due again in a while, and the others go on.
                     Err(err) => {
                         tracing::error!(error = %err, "a delivery panicked");
-                        working.abort_all();
+                        working = JoinSet::new();
                         busy.clear();
                     }
                 }
@@ -162,12 +162,19 @@ impl Courier {
 
     async fn attempt(&self, due: DueDelivery) -> Result<(), Fault> {
         let DueDelivery { delivery, secrets } = due;
-        let body = serde_json::to_string(&EventBody::of(&delivery, self.data(&delivery).await?))?;
+        let data = match self.data(&delivery).await {
+            // Its time is over while what it tells of cannot be read.
+            Err(err) if delivery.retry_until <= delivery.now => {
+                return self.give_up(&delivery, format!("what happened could not be read: {}", Chain(&err))).await;
+            }
+            data => data?,
+        };
+        let body = serde_json::to_string(&EventBody::of(&delivery, data))?;
         let secrets = match (secrets.is_empty(), delivery.webhook) {
             (false, _) => secrets,
             (true, None) => vec![self.first_secret(&delivery.tenant).await?],
-            // Deleted since it was taken.
-            (true, Some(_)) => return Ok(()),
+            // Deleted since it was taken, or written while it was deleted.
+            (true, Some(_)) => return self.give_up(&delivery, "the webhook was deleted".to_owned()).await,
         };
         let secrets: Vec<String> = secrets.iter().map(|secret| secret.reveal().to_owned()).collect();
         let id = delivery.id.to_string();
@@ -193,6 +200,11 @@ impl Courier {
         );
         self.deps.admin.end_attempt(&delivery.id, &end).await?;
         Ok(())
+    }
+
+    async fn give_up(&self, delivery: &WebhookDelivery, error: String) -> Result<(), Fault> {
+        let end = AttemptEnd { status: None, error: Some(error), took: Duration::ZERO, then: Then::GiveUp };
+        Ok(self.deps.admin.end_attempt(&delivery.id, &end).await?)
     }
 
     /// The job or batch that a delivery tells of. The same in every attempt, since what has ended does not change.

@@ -1,0 +1,1 @@
+SELECT line FROM jobs WHERE batch = $1 AND state = 'succeeded' ORDER BY line
