@@ -15,7 +15,7 @@ use crate::error::ApiError;
 use crate::results;
 use crate::routes::batches::{batch_id, find};
 use crate::routes::jobs::PathText;
-use crate::routes::list::pairs;
+use crate::routes::list::{most, pairs};
 use crate::state::AppState;
 
 /// Where the batch stood when its lines were asked for.
@@ -80,11 +80,7 @@ fn parameters(query: Option<&str>) -> Result<(Option<LineId>, u32), ApiError> {
                 let id = value.parse();
                 after = Some(id.map_err(|problem| ApiError::query("after", format_args!("is wrong: {problem}")))?);
             }
-            "limit" => {
-                let n = value.parse().ok().filter(|n| (1..=MAX_LIMIT).contains(n));
-                let problem = format_args!("must be a whole number from 1 to {MAX_LIMIT}");
-                limit = n.ok_or_else(|| ApiError::query("limit", problem))?;
-            }
+            "limit" => limit = most(&value, MAX_LIMIT)?,
             _ => return Err(ApiError::query(name, "is not a parameter of this route: remove it")),
         }
     }

@@ -16,7 +16,7 @@ use contract::{Batch, BatchCancel, BatchId, IdempotencyKey, LineSet, Made, NewBa
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::routes::jobs::PathText;
-use crate::routes::list::pairs;
+use crate::routes::list::{most, pairs};
 use crate::routes::webhooks::check_url;
 use crate::state::AppState;
 use crate::submit::latest_run_after;
@@ -259,11 +259,7 @@ pub(super) async fn list(
                 let id = BatchId::from_str(&value);
                 after = Some(id.map_err(|problem| ApiError::query("after", format_args!("is wrong: {problem}")))?);
             }
-            "limit" => {
-                let n = value.parse().ok().filter(|n| (1..=MAX_LIMIT).contains(n));
-                let problem = format_args!("must be a whole number from 1 to {MAX_LIMIT}");
-                limit = n.ok_or_else(|| ApiError::query("limit", problem))?;
-            }
+            "limit" => limit = most(&value, MAX_LIMIT)?,
             _ => return Err(ApiError::query(name, "is not a parameter of this route: remove it")),
         }
     }

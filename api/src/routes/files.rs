@@ -27,7 +27,7 @@ use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::headers;
 use crate::routes::jobs::PathText;
-use crate::routes::list::pairs;
+use crate::routes::list::{most, pairs};
 use crate::state::AppState;
 
 /// Pieces in which a file goes to the object store; two are on their way at once.
@@ -341,11 +341,7 @@ fn filter(query: Option<&str>) -> Result<FileFilter, ApiError> {
                     _ => return Err(ApiError::query("order", "must be asc or desc")),
                 }
             }
-            "limit" => {
-                let limit = value.parse().ok().filter(|limit| (1..=MAX_FILES).contains(limit));
-                let problem = format_args!("must be a whole number from 1 to {MAX_FILES}");
-                filter.limit = limit.ok_or_else(|| ApiError::query("limit", problem))?;
-            }
+            "limit" => filter.limit = most(&value, MAX_FILES)?,
             _ => return Err(ApiError::query(name, "is not a parameter of this route: remove it")),
         }
     }

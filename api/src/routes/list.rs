@@ -29,6 +29,12 @@ pub(super) fn pairs(query: Option<&str>) -> Result<Vec<(String, String)>, ApiErr
     Ok(pairs)
 }
 
+/// Reads `limit`: a whole number from 1 to `max`.
+pub(super) fn most(value: &str, max: u32) -> Result<u32, ApiError> {
+    let limit = value.parse().ok().filter(|limit| (1..=max).contains(limit));
+    limit.ok_or_else(|| ApiError::query("limit", format_args!("must be a whole number from 1 to {max}")))
+}
+
 fn filter(query: Option<&str>) -> Result<Filter, ApiError> {
     let mut filter = Filter { limit: DEFAULT_LIMIT, ..Filter::default() };
     for (name, value) in pairs(query)? {
@@ -51,11 +57,7 @@ fn filter(query: Option<&str>) -> Result<Filter, ApiError> {
                 filter.after =
                     Some(after.map_err(|problem| ApiError::query("after", format_args!("is wrong: {problem}")))?);
             }
-            "limit" => {
-                let limit = value.parse().ok().filter(|limit| (1..=MAX_LIMIT).contains(limit));
-                let problem = format_args!("must be a whole number from 1 to {MAX_LIMIT}");
-                filter.limit = limit.ok_or_else(|| ApiError::query("limit", problem))?;
-            }
+            "limit" => filter.limit = most(&value, MAX_LIMIT)?,
             _ => match name.strip_prefix("metadata.").filter(|key| !key.is_empty()) {
                 Some(key) => {
                     filter.metadata.insert(key.to_owned(), value);

@@ -21,7 +21,7 @@ use contract::{
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::routes::jobs::PathText;
-use crate::routes::list::pairs;
+use crate::routes::list::{most, pairs};
 use crate::state::AppState;
 use crate::{body, headers};
 
@@ -311,11 +311,7 @@ pub(super) async fn deliveries(
             "webhook" => filter.webhook = Some(value.parse().map_err(|problem| wrong(&problem))?),
             "status" => filter.state = Some(value.parse().map_err(|problem| wrong(&problem))?),
             "after" => filter.after = Some(value.parse().map_err(|problem| wrong(&problem))?),
-            "limit" => {
-                let n = value.parse().ok().filter(|n| (1..=MAX_LIMIT).contains(n));
-                let problem = format_args!("must be a whole number from 1 to {MAX_LIMIT}");
-                filter.limit = n.ok_or_else(|| ApiError::query("limit", problem))?;
-            }
+            "limit" => filter.limit = most(&value, MAX_LIMIT)?,
             _ => return Err(ApiError::query(name, "is not a parameter of this route: remove it")),
         }
     }

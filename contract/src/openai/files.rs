@@ -5,8 +5,6 @@ use utoipa::ToSchema;
 
 use crate::file::{FileFilter, Purpose, StoredFile};
 
-/// Most bytes of one file.
-pub const MAX_FILE_BYTES: u64 = 512 * 1_000_000;
 /// Shortest life of a file that has an end, in seconds.
 pub const MIN_LIFE_SECONDS: u64 = 3_600;
 /// Longest life of a file that has an end, in seconds: also that of a batch's file whose upload names none.

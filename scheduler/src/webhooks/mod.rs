@@ -32,7 +32,7 @@ use crate::records::{self, RecordFault};
 
 /// How often the store is asked for what is due.
 const LOOK: Duration = Duration::from_millis(250);
-/// Deliveries to one address that are taken together.
+/// Deliveries to one webhook or server that are taken together.
 const EACH: u32 = 8;
 /// Those of them that are sent at the same time.
 const AT_ONCE: usize = 4;
