@@ -355,6 +355,14 @@ impl Line {
             Line::Refused(refused) => refused.line,
         }
     }
+
+    /// The job that it was made.
+    pub fn job(&self) -> Option<&Job> {
+        match self {
+            Line::Job { job, .. } => Some(job),
+            Line::Refused(_) => None,
+        }
+    }
 }
 
 /// Names a line that has ended: what the `id` of its answer says.

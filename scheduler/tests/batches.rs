@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use backends::{InProcessBus, InProcessQueue, SqliteOptions, SqliteStore, local_objects};
@@ -28,6 +28,8 @@ struct World {
     queue: Arc<InProcessQueue>,
     /// Added to the store's clock, in milliseconds.
     ahead: Arc<AtomicI64>,
+    /// Whether records are put beside their rows, as those that are too large for one.
+    stages: AtomicBool,
     _folder: TempDir,
 }
 
@@ -68,17 +70,28 @@ impl World {
         let store = SqliteStore::open_with(SqliteOptions { clock, ..options }).await.unwrap();
         store.offer(&model()).await.unwrap();
         let objects = Arc::new(local_objects(&folder.path().join("objects")).unwrap());
-        Self { store: Arc::new(store), objects, queue: Arc::new(InProcessQueue::new(64)), ahead, _folder: folder }
+        Self {
+            store: Arc::new(store),
+            objects,
+            queue: Arc::new(InProcessQueue::new(64)),
+            ahead,
+            stages: AtomicBool::new(false),
+            _folder: folder,
+        }
     }
 
     fn start(&self) -> Running {
+        self.start_with(ArchiveConfig::default())
+    }
+
+    fn start_with(&self, archive: ArchiveConfig) -> Running {
         let deps = Deps {
             store: self.store.clone(),
             admin: self.store.clone(),
             queue: self.queue.clone(),
             bus: Arc::new(InProcessBus::default()),
             objects: self.objects.clone(),
-            archive: ArchiveConfig::default(),
+            archive,
             trajectories: Trajectories::default(),
             guard: contract::guard::Guard::default(),
             holder: WorkerId::unique(),
@@ -186,7 +199,14 @@ impl World {
                     usage,
                     timings: AttemptTimings::default(),
                 };
-                let record = RecordLocation::Inline(record.encode().unwrap());
+                let encoded = record.encode().unwrap();
+                let record = if self.stages.load(Ordering::SeqCst) {
+                    let key = format!("records/{}/1.json.zst", leased.lease.job);
+                    self.objects.put(&Path::from(key.as_str()), encoded.into()).await.unwrap();
+                    RecordLocation::Staged(key)
+                } else {
+                    RecordLocation::Inline(encoded)
+                };
                 Outcome::Succeeded { record, usage, first_token_ms: Some(1) }
             };
             self.store.finish(&[(leased.lease, outcome)]).await.unwrap().remove(0).unwrap();
@@ -250,6 +270,47 @@ async fn every_line_is_in_one_of_the_files() {
     let failed = &errors["c7"]["response"];
     assert_eq!(failed["body"]["error"]["code"], "context_length_exceeded");
     assert_eq!((&failed["status_code"], &errors["c7"]["error"]), (&json!(400), &Value::Null));
+    scheduler.abort();
+}
+
+#[tokio::test]
+async fn answers_are_found_wherever_their_records_are() {
+    let world = World::new().await;
+    let small = ArchiveConfig { segment_bytes: 4_096, segment_age: Duration::ZERO };
+    let scheduler = world.start_with(small);
+    let id = world.submit(&good(300)).await;
+    world.until(id, |batch| batch.counts.unfinished == 300).await;
+    world.works(200).await;
+    let mut segments = BTreeSet::new();
+    let begin = Instant::now();
+    loop {
+        let lines = world.store.lines(&id, 0, 300).await.unwrap();
+        let places = lines.iter().filter_map(|line| match line.job()?.record.as_ref()? {
+            RecordLocation::Archived(place) => Some(place.key.clone()),
+            RecordLocation::Inline(_) | RecordLocation::Staged(_) => None,
+        });
+        let places: Vec<_> = places.collect();
+        if places.len() == 200 {
+            segments.extend(places);
+            break;
+        }
+        assert!(begin.elapsed() < Duration::from_secs(30), "{} of 200 are archived", places.len());
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert!(segments.len() > 2, "{segments:?}");
+    scheduler.abort();
+    // From here on nothing is archived.
+    let scheduler = world.start();
+    world.works(50).await;
+    world.stages.store(true, Ordering::SeqCst);
+    world.works(50).await;
+    let ended = world.ended(id).await;
+    assert_eq!((ended.state, ended.counts.succeeded), (BatchState::Completed, 300));
+    let output = world.answers(ended.output).await;
+    for nth in 0..300 {
+        let answer = &output[&format!("c{nth}")];
+        assert_eq!(answer["response"]["body"]["choices"][0]["text"], format!("re p{nth}"));
+    }
     scheduler.abort();
 }
 

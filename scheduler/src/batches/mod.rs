@@ -8,29 +8,31 @@
 //! - **Finalize** writes both files in one pass over the lines, in order, then ends the batch in one transaction that
 //!   refuses files which lack a line.
 
+mod answers;
+
 use std::collections::{HashMap, HashSet};
 use std::convert::Infallible;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use contract::batch::MAX_LINES;
-use contract::openai::batches::{InputLine, LineError as NoAnswer, OutputLine, parse_line, parse_line_body};
+use contract::openai::batches::{InputLine, parse_line, parse_line_body};
 use contract::openai::{ErrorEnvelope, ErrorKind};
 use contract::{
-    Batch, BatchEnd, BatchError, BatchId, BatchState, Class, Cursor, FileId, JobId, JobState, Line, LineSet, NewFile,
-    NewJob, Purpose, QueueId, Refused, RefusedLine, ServedModel, Signal, StoreError,
+    Batch, BatchEnd, BatchError, BatchId, BatchState, Class, Cursor, JobId, JobState, LineSet, NewJob, QueueId,
+    Refused, RefusedLine, ServedModel, Signal, StoreError,
 };
 use futures::{StreamExt, TryStreamExt};
+use object_store::ObjectStoreExt;
 use object_store::path::Path;
-use object_store::{ObjectStore, ObjectStoreExt, WriteMultipart};
 use sha2::{Digest, Sha256};
 use tokio::task::JoinSet;
 
+use self::answers::AnswerFile;
 use crate::Deps;
 use crate::lead::{self, Lead};
 use crate::lines::{LineError, Lines, RawLine};
 use crate::patience::{Chain, Patience};
-use crate::records::{self, RecordFault};
+use crate::records::RecordFault;
 
 /// How often the store is asked for batches that have not ended.
 const LOOK: Duration = Duration::from_millis(500);
@@ -44,16 +46,10 @@ const AFTER_FAULT: Duration = Duration::from_secs(2);
 const CHUNK: usize = 500;
 /// Nor more bytes of them than this, and one line.
 const CHUNK_BYTES: usize = 4 * 1024 * 1024;
-/// Lines of the files read from the store in one go.
+/// Lines read from the store in one go.
 const PAGE: u32 = 500;
-/// Records read from the object store at the same time.
-const READS: usize = 16;
 /// Most errors of a file that are told.
 const ERRORS: usize = 100;
-/// Life of output files whose batch names none: 30 days.
-const OUTPUT_LIFE: Duration = Duration::from_secs(30 * 24 * 3_600);
-/// Pieces in which files are written.
-const PIECE: usize = 5 * 1024 * 1024;
 
 #[derive(Debug, thiserror::Error)]
 enum BatchFault {
@@ -353,8 +349,8 @@ impl BatchWorker {
         if state != BatchState::Completed {
             self.cancel_lines(batch).await?;
         }
-        let mut output = Writer::new(&self.deps, batch, "output");
-        let mut errors = Writer::new(&self.deps, batch, "errors");
+        let mut output = AnswerFile::new(&self.deps, batch, "output");
+        let mut errors = AnswerFile::new(&self.deps, batch, "errors");
         let written = self.write(batch, state, &mut output, &mut errors).await;
         let finished = match written {
             Ok(()) => Ok((output.finish().await?, errors.finish().await?)),
@@ -404,85 +400,6 @@ impl BatchWorker {
             });
             cancels.buffer_unordered(64).try_collect::<()>().await?;
         }
-    }
-
-    /// Writes every line to one of the files.
-    async fn write(
-        &self,
-        batch: &Batch,
-        state: BatchState,
-        output: &mut Writer,
-        errors: &mut Writer,
-    ) -> Result<(), BatchFault> {
-        let (mut next, mut written) = (0, LineSet::default());
-        loop {
-            let page = self.deps.admin.lines(&batch.id, next, PAGE).await?;
-            let Some(last) = page.last().map(Line::number) else { break };
-            let read = futures::stream::iter(page).map(|line| async move {
-                let record = match &line {
-                    Line::Job { job, .. } => records::record(&self.deps, job).await?,
-                    Line::Refused(_) => None,
-                };
-                Ok::<_, BatchFault>((line, record))
-            });
-            let mut read = std::pin::pin!(read.buffered(READS));
-            while let Some((line, record)) = read.try_next().await? {
-                let number = line.number();
-                if written.contains(number) {
-                    // Refused by a build that is stricter than the one that made it a job: the job is what ran.
-                    continue;
-                }
-                written.insert(number);
-                let (answer, is_result) = OutputLine::of(&line, record.as_ref())
-                    .ok_or_else(|| BatchFault::Contradiction(format!("line {number} of {} has not ended", batch.id)))?;
-                // A job that its batch's end cut off says whose end it was.
-                let answer = match (state, answer.error.is_some()) {
-                    (BatchState::Expired, true) => OutputLine { error: Some(NoAnswer::expired()), ..answer },
-                    _ => answer,
-                };
-                if is_result { output.put(&answer).await? } else { errors.put(&answer).await? }
-            }
-            next = last + 1;
-        }
-        self.write_never_run(batch, state, &written, errors).await
-    }
-
-    /// The lines that are neither jobs nor refused: never expanded, or refused in a chunk that the batch's end overtook.
-    async fn write_never_run(
-        &self,
-        batch: &Batch,
-        state: BatchState,
-        written: &LineSet,
-        errors: &mut Writer,
-    ) -> Result<(), BatchFault> {
-        if (0..batch.total).all(|number| written.contains(number)) {
-            return Ok(());
-        }
-        let why = || match state {
-            BatchState::Expired => NoAnswer::expired(),
-            _ => NoAnswer::cancelled(),
-        };
-        let mut lines = match self.lines(batch, Cursor::default()).await {
-            // Its bytes are gone: then nobody knows what these lines were called, and the batch ends all the same.
-            Err(BatchFault::Line(LineError::Objects(object_store::Error::NotFound { .. }))) => {
-                for number in (0..batch.total).filter(|number| !written.contains(*number)) {
-                    errors.put(&OutputLine::never_run(number, String::new(), why())).await?;
-                }
-                return Ok(());
-            }
-            lines => lines?,
-        };
-        let mut number = 0;
-        while let Some(line) = lines.next().await? {
-            if !written.contains(number) {
-                let input = parse_line(&line.bytes, batch.endpoint).map_err(|err| {
-                    BatchFault::Contradiction(format!("{}: its file has changed: {}", batch.id, err.message))
-                })?;
-                errors.put(&OutputLine::never_run(number, input.custom_id, why())).await?;
-            }
-            number += 1;
-        }
-        Ok(())
     }
 }
 
@@ -560,54 +477,6 @@ impl Checked {
             return Err(wrong("model_mismatch", what, Some("body.model")));
         }
         Ok(())
-    }
-}
-
-/// One file of a batch, on its way to the object store. Nothing is written while there are no lines.
-struct Writer {
-    objects: Arc<dyn ObjectStore>,
-    file: NewFile,
-    upload: Option<WriteMultipart>,
-    lines: u32,
-}
-
-impl Writer {
-    fn new(deps: &Deps, batch: &Batch, what: &str) -> Self {
-        let file = NewFile {
-            id: FileId::new(),
-            tenant: batch.tenant.clone(),
-            filename: format!("{}_{what}.jsonl", batch.id),
-            purpose: Purpose::BatchOutput,
-            bytes: 0,
-            expires_in: Some(batch.output_life.unwrap_or(OUTPUT_LIFE)),
-            idempotency: None,
-        };
-        Self { objects: deps.objects.clone(), file, upload: None, lines: 0 }
-    }
-
-    async fn put(&mut self, line: &OutputLine) -> Result<(), BatchFault> {
-        let mut bytes = serde_json::to_vec(line)
-            .map_err(|err| BatchFault::Contradiction(format!("a line has no JSON form: {err}")))?;
-        bytes.push(b'\n');
-        let upload = match &mut self.upload {
-            Some(upload) => upload,
-            none => {
-                let upload = self.objects.put_multipart(&Path::from(self.file.id.object_key())).await?;
-                none.insert(WriteMultipart::new_with_chunk_size(upload, PIECE))
-            }
-        };
-        upload.wait_for_capacity(2).await?;
-        upload.write(&bytes);
-        self.file.bytes += bytes.len() as u64;
-        self.lines += 1;
-        Ok(())
-    }
-
-    /// The file with its number of lines, once it is whole and durable.
-    async fn finish(self) -> Result<Option<(NewFile, u32)>, BatchFault> {
-        let Some(upload) = self.upload else { return Ok(None) };
-        upload.finish().await?;
-        Ok(Some((self.file, self.lines)))
     }
 }
 
