@@ -14,7 +14,7 @@ use crate::Deps;
 
 /// Objects read at the same time.
 const READS: usize = 16;
-/// Bytes of records held in memory together.
+/// Compressed bytes of records that are fetched together. Those in rows are not counted: they came with their page.
 const HELD: u64 = 8 * 1024 * 1024;
 
 /// Why a record could not be had.
@@ -83,8 +83,7 @@ pub(crate) async fn records(deps: &Deps, jobs: &[&Job]) -> Result<Vec<Option<Rec
     Ok(records)
 }
 
-/// How many of these jobs, from the first, have records that may be held in memory together: at least one, if there is
-/// one.
+/// How many of these jobs, from the first, have records that may be fetched together: at least one, if there is one.
 pub(crate) fn held_together<'a>(jobs: impl Iterator<Item = Option<&'a Job>>) -> usize {
     let mut bytes = 0;
     let mut n = 0;
