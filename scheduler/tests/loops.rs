@@ -317,7 +317,7 @@ async fn another_tenants_job_waits_behind_a_moments_messages() {
     for _ in 0..100 {
         next().await;
     }
-    let other = NewJob { tenant: "other".parse().unwrap(), ..job() };
+    let other = NewJob { tenant: TenantId::from("other"), ..job() };
     assert!(world.store.accept(std::slice::from_ref(&other)).await.unwrap()[0].is_ok());
     world.bus.tell(Signal::Due { queue: queue() }).await;
     let mut before = 0;
