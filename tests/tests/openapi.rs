@@ -35,7 +35,7 @@ fn number(name: &str, default: u64) -> u64 {
 }
 
 /// Makes one of everything; answers what there is to ask for.
-async fn make_one_of_each(client: &Client) -> Value {
+async fn make_one_of_each(client: &Client, own_key: &Value) -> Value {
     let request = json!({"model": "tiny", "prompt": "x", "max_tokens": 2});
     let made = async |path: &str, body: Value| {
         let (status, made) = client.post(path, &body).await;
@@ -75,7 +75,7 @@ async fn make_one_of_each(client: &Client) -> Value {
         assert!(begin.elapsed() < Duration::from_secs(30), "nobody is told of {job}: {list}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    json!({"model": "tiny", "file": input, "url": NOWHERE, "ids": {
+    json!({"model": "tiny", "file": input, "url": NOWHERE, "own_key": own_key, "ids": {
         "/v1/jobs": job, "/v1/batches": batch, "/v1/files": file, "/v1/webhooks": webhook,
         "/v1/webhooks/deliveries": delivery, "/v1/keys": key, "/v1/models": "tiny",
     }})
@@ -131,10 +131,11 @@ async fn every_answer_is_as_the_description_says() {
         if seed > first_seed && left < SHORTEST {
             break;
         }
-        let known = make_one_of_each(&client).await;
+        let known = make_one_of_each(&client, &made["id"]).await;
         let report = round(&server, key, &known, seed, left.min(ROUND), folder.path());
         let operations = &report["operations"];
         assert_eq!(operations["tested"], n_described - 1, "all but one: {operations}");
+        assert_eq!(report["warnings"]["missing_auth"], json!([]), "seed {seed}: the key was refused");
         n_calls += report["test_cases"]["generated"].as_u64().unwrap();
         for (operation, phases) in report["valid_rates"].as_object().unwrap() {
             if phases.as_object().unwrap().values().any(|calls| calls["accepted"].as_u64() > Some(0)) {
