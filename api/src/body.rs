@@ -66,7 +66,11 @@ pub(crate) async fn optional_json(request: Request, limits: &Limits) -> Result<V
     if request.body().is_end_stream() {
         return Ok(Value::Object(serde_json::Map::new()));
     }
-    json(request, limits).await
+    match json(request, limits).await? {
+        // As a field that is `null` counts as left out.
+        Value::Null => Ok(Value::Object(serde_json::Map::new())),
+        body => Ok(body),
+    }
 }
 
 /// JSON must be declared: a page of another origin can send undeclared bodies to a server on this machine, but not

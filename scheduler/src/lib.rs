@@ -10,6 +10,7 @@ mod batches;
 mod feeder;
 mod lead;
 mod lines;
+mod pace;
 mod patience;
 mod reaper;
 mod records;

@@ -107,6 +107,10 @@ impl Running {
 
 impl World {
     async fn new() -> Self {
+        Self::with_limit(LIMIT).await
+    }
+
+    async fn with_limit(limit: usize) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let options = SqliteOptions::new(folder.path().join("jobs.db"));
         let (system, ahead) = (options.clock.clone(), Arc::new(AtomicI64::new(0)));
@@ -114,7 +118,7 @@ impl World {
         let clock = Arc::new(move || system() + shift.load(Ordering::SeqCst));
         let store = SqliteStore::open_with(SqliteOptions { clock, ..options }).await.unwrap();
         let queue = Breakable {
-            inner: InProcessQueue::new(LIMIT),
+            inner: InProcessQueue::new(limit),
             answers: true.into(),
             reachable: true.into(),
             asked: 0.into(),
@@ -260,6 +264,67 @@ async fn there_are_never_more_messages_than_the_limit_and_all_come() {
         world.bus.tell(Signal::Due { queue: queue() }).await;
     }
     assert_eq!(seen, ids);
+    scheduler.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_nobody_knows_is_given_thirty_two() {
+    let world = World::with_limit(256).await;
+    let scheduler = world.start("a");
+    world.accept(200).await;
+    world.fed(32).await;
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert_eq!(world.ready().await, 32, "nobody took any");
+    // Whoever stands there asks for it four times a second, and not more often.
+    let asked = world.queue.asked.load(Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(
+        world.queue.asked.load(Ordering::SeqCst) - asked <= 5,
+        "a queue that stands still is looked at all the time"
+    );
+    scheduler.stop().await;
+}
+
+#[tokio::test]
+async fn a_queue_that_is_emptied_is_filled_again_before_the_poll() {
+    let world = World::with_limit(64).await;
+    let scheduler = world.start("a");
+    let ids = world.accept(3_000).await;
+    let began = Instant::now();
+    let mut taken = Vec::new();
+    while taken.len() < ids.len() {
+        assert!(began.elapsed() < Duration::from_secs(6), "{} were taken", taken.len());
+        taken.extend(world.take(256).await.into_iter().map(|delivery| delivery.wake.job));
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    // By the poll alone these are 47 times 250 ms.
+    assert_eq!(taken, ids);
+    scheduler.stop().await;
+}
+
+#[tokio::test]
+async fn another_tenants_job_waits_behind_a_moments_messages() {
+    let world = World::with_limit(256).await;
+    let scheduler = world.start("a");
+    world.accept(1_000).await;
+    world.fed(32).await;
+    // At most a hundred a second, of which 50 ms are 5.
+    let next = async || {
+        within(Duration::from_secs(5), async || world.ready().await > 0).await;
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        world.take(1).await.remove(0).wake.job
+    };
+    for _ in 0..100 {
+        next().await;
+    }
+    let other = NewJob { tenant: TenantId::from("other"), ..job() };
+    assert!(world.store.accept(std::slice::from_ref(&other)).await.unwrap()[0].is_ok());
+    world.bus.tell(Signal::Due { queue: queue() }).await;
+    let mut before = 0;
+    while next().await != other.id {
+        before += 1;
+    }
+    assert!(before <= 10, "{before} messages came before it");
     scheduler.stop().await;
 }
 

@@ -17,6 +17,14 @@ pub fn python(script: &str) -> Command {
     command
 }
 
+/// A command that is installed with what `tests/python/requirements.txt` lists.
+///
+/// # Panics
+/// As [`python`].
+pub fn installed(name: &str) -> Command {
+    without_own_settings(Command::new(environment().join("bin").join(name)))
+}
+
 fn environment() -> &'static PathBuf {
     static ENVIRONMENT: OnceLock<PathBuf> = OnceLock::new();
     ENVIRONMENT.get_or_init(|| {

@@ -21,6 +21,7 @@ use axum::http::{Method, Uri, header};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use utoipa::OpenApi;
+use utoipa::openapi::schema::{ObjectBuilder, Type};
 use utoipa::openapi::security::{Http, HttpAuthScheme, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder};
 use utoipa_axum::router::OpenApiRouter;
@@ -119,6 +120,7 @@ fn describe_keys(description: &mut utoipa::openapi::OpenApi) {
         let operations =
             [(Method::GET, &mut item.get), (Method::POST, &mut item.post), (Method::DELETE, &mut item.delete)];
         for (method, operation) in operations.into_iter().filter_map(|(method, slot)| Some((method, slot.as_mut()?))) {
+            describe_idempotency_key(operation);
             let needs = auth::needs(&method, path);
             if needs == Needs::Nothing {
                 continue;
@@ -138,6 +140,18 @@ fn describe_keys(description: &mut utoipa::openapi::OpenApi) {
             if let Needs::Scope(scope) = needs {
                 responses.insert("403".to_owned(), envelope(format!("The key lacks the scope `{scope}`")));
             }
+        }
+    }
+}
+
+/// Says how long the key can be, on whichever route it is.
+fn describe_idempotency_key(operation: &mut utoipa::openapi::path::Operation) {
+    for parameter in operation.parameters.iter_mut().flatten() {
+        if let RefOr::T(parameter) = parameter
+            && parameter.name == "Idempotency-Key"
+        {
+            let text = ObjectBuilder::new().schema_type(Type::String).min_length(Some(1)).max_length(Some(255));
+            parameter.schema = Some(text.build().into());
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod arrival;
 mod engine;
+mod fair;
 mod latency;
 mod perplexity;
 mod queue;
@@ -15,6 +16,8 @@ use crate::config::ConfigArgs;
 pub enum BenchCommand {
     /// Prefill and decode speed of the engine by batch size, without queue or HTTP
     Engine(engine::EngineArgs),
+    /// How long one tenant's jobs wait while another tenant has a long queue
+    Fair(fair::FairArgs),
     /// Perplexity of a text: whether the model computes what it should
     Perplexity(perplexity::PerplexityArgs),
     /// Durable jobs per second through everything around the engine
@@ -30,6 +33,7 @@ pub enum BenchCommand {
 pub async fn run(command: &BenchCommand, config: &ConfigArgs) -> anyhow::Result<bool> {
     match command {
         BenchCommand::Engine(args) => engine::run(args, config).await,
+        BenchCommand::Fair(args) => fair::run(args, config).await,
         BenchCommand::Perplexity(args) => perplexity::run(args, config).await,
         BenchCommand::Queue(args) => queue::run(args, config).await,
         BenchCommand::Serve(args) => serve::run(args, config).await,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use contract::{Bus, Class, JobId, Signal};
+use contract::{Bus, Class, JobId, ServedModel, Signal};
 use futures::StreamExt;
 use gpu_worker::WorkerConfig;
 use gpu_worker::engine::planner::Limits;
@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
+use tokio::task::JoinHandle;
 
 use super::latency::{Latency, Percentiles};
 use crate::config::{self, Config, ConfigArgs, Flags};
@@ -112,13 +113,22 @@ pub async fn run(args: &QueueArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     Ok(report.rows.iter().all(|row| row.errors.is_empty()))
 }
 
-async fn measure(
-    mut settings: Config,
-    clients: &[usize],
-    jobs: usize,
-    bulk: usize,
-    class: Class,
-) -> anyhow::Result<Report> {
+/// An installation in this process: API, scheduler and a worker without a model.
+pub(super) struct Parts {
+    pub(super) backends: backends::Backends,
+    pub(super) served: ServedModel,
+    pub(super) urls: backends::BackendUrls,
+    base: String,
+    stop: watch::Sender<bool>,
+    working: JoinHandle<Result<(), gpu_worker::WorkerError>>,
+    scheduling: JoinHandle<Result<(), scheduler::SchedulerError>>,
+    serving: JoinHandle<()>,
+    /// Of embedded backends; removed with this.
+    _folder: tempfile::TempDir,
+}
+
+/// Starts it on the configured backends, or on embedded ones in a temporary folder.
+pub(super) async fn start(mut settings: Config) -> anyhow::Result<Parts> {
     let folder = tempfile::tempdir().context("there is no place for temporary files")?;
     settings.serve.data_dir = folder.path().to_owned();
     let urls = embedded::urls(folder.path(), &settings)?;
@@ -173,9 +183,31 @@ async fn measure(
         embedded::turned_on(stopped),
     ));
     is_ready.await.context("the worker did not start")?;
+    Ok(Parts { backends, served, urls, base, stop, working, scheduling, serving, _folder: folder })
+}
+
+impl Parts {
+    pub(super) async fn stop(self) -> anyhow::Result<()> {
+        let _nobody_runs = self.stop.send(true);
+        self.working.await.context("the worker panicked")??;
+        self.scheduling.await.context("the scheduler panicked")??;
+        let _served = tokio::time::timeout(Duration::from_secs(10), self.serving).await;
+        Ok(())
+    }
+}
+
+async fn measure(
+    settings: Config,
+    clients: &[usize],
+    jobs: usize,
+    bulk: usize,
+    class: Class,
+) -> anyhow::Result<Report> {
+    let parts = start(settings).await?;
+    let Parts { backends, served, urls, base, .. } = &parts;
     let bench = Bench {
         http: http::client(PATIENCE)?,
-        base,
+        base: base.clone(),
         class,
         model: served.name.clone(),
         ends: Ends::listening(Arc::clone(&backends.bus)).await,
@@ -187,19 +219,15 @@ async fn measure(
     let mut rows = Vec::new();
     let shapes = clients.iter().map(|clients| (*clients, 1)).chain((bulk > 0).then_some((BULK_CALLS, bulk)));
     for (clients, jobs_per_call) in shapes {
-        let before = backends::log_bytes(&urls).await;
+        let before = backends::log_bytes(urls).await;
         let jobs = if jobs_per_call == 1 { jobs } else { jobs.max(jobs_per_call * BULK_CALLS * 2) };
         let mut row = bench.row(clients, jobs, jobs_per_call).await;
-        let after = backends::log_bytes(&urls).await;
+        let after = backends::log_bytes(urls).await;
         row.log_bytes_per_job = before.zip(after).map(|(before, after)| (after - before) / row.succeeded.max(1));
         rows.push(row);
     }
-    let _nobody_runs = stop.send(true);
-    working.await.context("the worker panicked")??;
-    scheduling.await.context("the scheduler panicked")??;
-    let _served = tokio::time::timeout(Duration::from_secs(10), serving).await;
     let conditions = QueueConditions {
-        engine: served.manifest.numerics,
+        engine: served.manifest.numerics.clone(),
         store,
         queue: backends::scheme(&urls.queue).to_owned(),
         bus: backends::scheme(&urls.bus).to_owned(),
@@ -208,11 +236,12 @@ async fn measure(
         cpu: super::cpu_name(),
         cores: std::thread::available_parallelism().map_or(0, usize::from),
     };
+    parts.stop().await?;
     Ok(Report { conditions, rows })
 }
 
 /// Who waits for the end of which job, and which ended before anybody waited.
-struct Ends(Arc<Mutex<HashMap<JobId, End>>>);
+pub(super) struct Ends(Arc<Mutex<HashMap<JobId, End>>>);
 
 enum End {
     Came(Instant),
@@ -220,7 +249,7 @@ enum End {
 }
 
 impl Ends {
-    async fn listening(bus: Arc<dyn Bus>) -> Self {
+    pub(super) async fn listening(bus: Arc<dyn Bus>) -> Self {
         let ends: Arc<Mutex<HashMap<JobId, End>>> = Arc::default();
         let mut signals = bus.signals().await;
         let listener = Arc::clone(&ends);
@@ -240,7 +269,7 @@ impl Ends {
     }
 
     /// When the job ended.
-    async fn of(&self, job: JobId) -> Option<Instant> {
+    pub(super) async fn of(&self, job: JobId) -> Option<Instant> {
         let waiting = {
             let mut ends = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if let Some(End::Came(at)) = ends.remove(&job) {

@@ -44,9 +44,10 @@ pub struct BatchRequest {
     /// An uploaded file of purpose `batch`: a JSON object a line, `{"custom_id", "method": "POST", "url", "body"}`.
     pub input_file_id: String,
     /// `/v1/chat/completions` or `/v1/completions`; all lines name the same.
+    #[schema(pattern = "^/v1/(chat/)?completions$")]
     pub endpoint: String,
     /// The time it has: `24h`, or any other number of minutes (`m`), hours (`h`) or days (`d`), up to 30 days.
-    #[schema(example = "24h")]
+    #[schema(example = "24h", pattern = "^[0-9]+[mhd]$")]
     pub completion_window: String,
     /// The client's own pairs.
     pub metadata: Option<BTreeMap<String, String>>,
@@ -62,6 +63,7 @@ pub struct BatchRequest {
 #[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
 pub struct OutputExpiresAfter {
     /// Always `created_at`: from when the file was made.
+    #[schema(pattern = "^created_at$")]
     pub anchor: String,
     /// 3,600 to 2,592,000.
     pub seconds: u64,

@@ -30,6 +30,7 @@ pub struct KeyRequest {
     #[schema(example = "nightly scoring", max_length = 100)]
     pub name: Option<String>,
     /// What it may do. Default: `submit` and `read`.
+    #[schema(min_items = 1, max_items = 3)]
     pub scopes: Option<Vec<Scope>>,
     /// Seconds until it ends by itself. Default: never.
     #[schema(minimum = 1, maximum = 315_360_000)]

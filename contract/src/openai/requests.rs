@@ -82,7 +82,7 @@ pub struct ChatRequest {
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct ChatMessage {
     /// `system` (or `developer`), `user` or `assistant`.
-    #[schema(example = "user")]
+    #[schema(example = "user", pattern = "^(system|developer|user|assistant)$")]
     pub role: String,
     /// A string, or an array of `{"type":"text","text":…}` parts, joined by line breaks.
     pub content: Value,
