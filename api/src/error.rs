@@ -88,7 +88,7 @@ pub(crate) enum ApiError {
     #[error("the queue for {} jobs is full ({bound} unfinished): try again later", .queue.class)]
     QueueFull { queue: QueueId, bound: u64 },
     #[error(
-        "this tenant may use {limit} {} a minute, and this call takes {amount}, more than are left now: come back in {} s",
+        "this call takes {amount} {}, and of this tenant's {limit} a minute fewer are left: come back in {} s",
         .what.as_str(),
         whole_seconds(*.wait)
     )]
@@ -99,10 +99,10 @@ pub(crate) enum ApiError {
     )]
     ExceedsLimit { what: Rated, limit: u64, amount: u64 },
     #[error(
-        "this tenant has {limit} calls under way, which is its limit: wait for one to end, or submit a job and come back"
+        "this tenant's limit of calls under way is reached ({limit}): wait for one to end, or submit a job and come back"
     )]
     TooConcurrent { limit: u64 },
-    #[error("this tenant has {bound} unfinished jobs, which is its limit: wait for some to end, or cancel some")]
+    #[error("this tenant's limit of unfinished jobs is reached ({bound}): wait for some to end, or cancel some")]
     TenantFull { bound: u64 },
     #[error("the job failed: {0}")]
     JobFailed(JobError),

@@ -2,8 +2,8 @@
 //!
 //! A queue has a clock that goes on with what it gives: each tenant's next job stands at a time of it, and the smallest
 //! is next. A job moves its tenant on by [`ROUND`] over the tenant's weight, and the clock is where the job that was given
-//! last stood. A tenant that did not wait for a while stands at the clock, not before it, so it saves nothing up; and
-//! never more than its own step after it, so whatever others have waiting it is among the next.
+//! last stood. A tenant that did not wait for a while stands at the clock and not before it: it is among the next, and saves
+//! nothing up. Nobody stands further behind the clock than one step of its own.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

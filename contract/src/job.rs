@@ -92,7 +92,7 @@ pub enum Refused {
         bound: u64,
     },
     /// The tenant has as many unfinished jobs as it may have, batch lines left out.
-    #[error("the tenant has {bound} unfinished jobs, which is its limit")]
+    #[error("the tenant is full: {bound} unfinished jobs")]
     TenantFull {
         /// The limit.
         bound: u64,

@@ -80,7 +80,7 @@ async fn every_answer_says_what_is_left() {
     refused(&over, "rate_limit_exceeded");
     let error = over.json()["error"].clone();
     assert_eq!(error["type"], "requests");
-    assert!(error["message"].as_str().unwrap().contains("3 requests a minute"), "{error}");
+    assert!(error["message"].as_str().unwrap().contains("this tenant's 3 a minute"), "{error}");
     let (left, seconds) = standing(&over, "requests");
     assert!(left == 0 && (15..=20).contains(&seconds), "{left} {seconds}");
     assert_eq!(number(&over, "retry-after"), seconds, "never before the limit has room");
@@ -170,7 +170,11 @@ async fn calls_under_way_are_limited_until_they_end() {
         let leased = world.lease(Class::Interactive).await;
         let over = world.post("/v1/chat/completions", &chat(!stream)).await;
         refused(&over, "concurrency_limit_exceeded");
-        assert!(over.json()["error"]["message"].as_str().unwrap().contains("1 calls under way"), "{}", over.text);
+        assert!(
+            over.json()["error"]["message"].as_str().unwrap().contains("under way is reached (1)"),
+            "{}",
+            over.text
+        );
         assert_eq!(world.get("/v1/limits").await.json()["concurrent_requests"], json!({"limit": 1, "used": 1}));
         refused(&world.post_with("/v1/jobs", &[("prefer", "wait=1")], &job_of(16)).await, "concurrency_limit_exceeded");
         // Nobody waits for this one.
@@ -199,7 +203,11 @@ async fn unfinished_jobs_are_limited_by_the_store() {
     assert_eq!(bulk["data"][1]["error"]["code"], "tenant_queue_full");
     let over = submit(&world, 16).await;
     refused(&over, "tenant_queue_full");
-    assert!(over.json()["error"]["message"].as_str().unwrap().contains("2 unfinished jobs"), "{}", over.text);
+    assert!(
+        over.json()["error"]["message"].as_str().unwrap().contains("unfinished jobs is reached (2)"),
+        "{}",
+        over.text
+    );
     refused(&world.post("/v1/chat/completions", &chat(false)).await, "tenant_queue_full");
     assert_eq!(world.get("/v1/limits").await.json()["queued_jobs"], json!({"limit": 2, "used": 2}));
     assert_eq!(world.post(&format!("/v1/jobs/{id}/cancel"), &json!({})).await.status, StatusCode::OK);
