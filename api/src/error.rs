@@ -1,5 +1,7 @@
 //! Everything that can go wrong in a handler, and its one way onto the wire.
 
+use std::time::Duration;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use contract::openai::json::BadJson;
@@ -7,6 +9,8 @@ use contract::openai::views::Inconsistent;
 use contract::openai::{ErrorEnvelope, ErrorKind, ParseCode, ParseError};
 use contract::record::RecordError;
 use contract::{BatchState, Class, JobError, JobState, QueueId, Scope, StoreError};
+
+use crate::quota::{Rated, Violated, whole_seconds};
 
 /// Why a request is not answered with what it asked for.
 #[derive(Debug, thiserror::Error)]
@@ -83,6 +87,23 @@ pub(crate) enum ApiError {
     KeyReused,
     #[error("the queue for {} jobs is full ({bound} unfinished): try again later", .queue.class)]
     QueueFull { queue: QueueId, bound: u64 },
+    #[error(
+        "this call takes {amount} {}, and of this tenant's {limit} a minute fewer are left: come back in {} s",
+        .what.as_str(),
+        whole_seconds(*.wait)
+    )]
+    RateLimited { what: Rated, limit: u64, amount: u64, wait: Duration },
+    #[error(
+        "this call takes {amount} {}, and its tenant may use {limit} a minute, so it can never be let in: send less at once",
+        .what.as_str()
+    )]
+    ExceedsLimit { what: Rated, limit: u64, amount: u64 },
+    #[error(
+        "this tenant's limit of calls under way is reached ({limit}): wait for one to end, or submit a job and come back"
+    )]
+    TooConcurrent { limit: u64 },
+    #[error("this tenant's limit of unfinished jobs is reached ({bound}): wait for some to end, or cancel some")]
+    TenantFull { bound: u64 },
     #[error("the job failed: {0}")]
     JobFailed(JobError),
     #[error("the job failed, and the store does not say why")]
@@ -157,6 +178,11 @@ impl ApiError {
             ApiError::JobCancelled => ErrorKind::JobCancelled,
             ApiError::KeyReused => ErrorKind::IdempotencyKeyReused,
             ApiError::QueueFull { .. } => ErrorKind::QueueFull,
+            ApiError::RateLimited { what: Rated::Requests, .. } => ErrorKind::RequestsLimited,
+            ApiError::RateLimited { what: Rated::Tokens, .. } => ErrorKind::TokensLimited,
+            ApiError::ExceedsLimit { .. } => ErrorKind::RequestExceedsLimit,
+            ApiError::TooConcurrent { .. } => ErrorKind::ConcurrencyLimited,
+            ApiError::TenantFull { .. } => ErrorKind::TenantQueueFull,
             ApiError::JobFailed(error) => ErrorKind::of_job_error(error),
             ApiError::JobFailedSilently => ErrorKind::JobFailed,
             ApiError::Expired => ErrorKind::DeadlineExceeded,
@@ -190,6 +216,9 @@ impl ApiError {
                 Class::Standard => 5,
                 Class::Bulk => 30,
             }),
+            ApiError::RateLimited { wait, .. } => Some(whole_seconds(*wait)),
+            ApiError::TooConcurrent { .. } => Some(1),
+            ApiError::TenantFull { .. } => Some(5),
             ApiError::NotReady { .. } | ApiError::ShuttingDown | ApiError::QueueAway { .. } => Some(5),
             ApiError::Store(_) | ApiError::StoreLater { .. } | ApiError::Objects(_) => Some(1),
             _ => None,
@@ -225,6 +254,9 @@ impl IntoResponse for ApiError {
         let look = self.kind().look();
         let status = StatusCode::from_u16(look.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let mut response = (status, axum::Json(self.envelope())).into_response();
+        if let ApiError::RateLimited { what, wait, .. } = self {
+            response.extensions_mut().insert(Violated { what, wait });
+        }
         let headers = response.headers_mut();
         if let Some(seconds) = self.retry_after() {
             headers.insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -12,6 +12,7 @@ mod follow;
 mod frame;
 mod headers;
 mod limits;
+mod quota;
 mod results;
 mod routes;
 mod serve;

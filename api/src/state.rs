@@ -12,6 +12,7 @@ use tokio_util::task::TaskTracker;
 use crate::Deps;
 use crate::auth::Keyring;
 use crate::error::ApiError;
+use crate::quota::Quotas;
 use crate::stats::Counters;
 use crate::waiters::Waiters;
 
@@ -24,6 +25,8 @@ pub(crate) struct Shared {
     pub deps: Deps,
     /// What is known of keys.
     pub keyring: Keyring,
+    /// What each tenant may use, and has used.
+    pub quotas: Arc<Quotas>,
     /// Who waits for the end of which job.
     pub waiters: Arc<Waiters>,
     /// The shutdown began: long polls answer what they have, readiness is false.
@@ -54,6 +57,7 @@ impl AppState {
         let started_at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
         Self(Arc::new(Shared {
             keyring: Keyring::new(deps.admin.clone(), deps.needs_key),
+            quotas: Arc::new(Quotas::new(deps.admin.clone())),
             deps,
             waiters,
             draining: CancellationToken::new(),

@@ -42,6 +42,8 @@ pub(crate) struct Submission {
     pub delay: Duration,
     pub traceparent: Option<String>,
     pub idempotency: Option<IdempotencyKey>,
+    /// Most unfinished jobs of the tenant, if that is limited.
+    pub tenant_bound: Option<u64>,
     /// Somebody waits for the answer on this very call.
     pub is_waited_for: bool,
 }
@@ -80,6 +82,7 @@ impl Submission {
             delay,
             traceparent,
             idempotency,
+            tenant_bound: None,
             is_waited_for: false,
         })
     }
@@ -194,6 +197,10 @@ pub(crate) fn refusal(state: &AppState, refused: Refused) -> ApiError {
             state.counters.refused.fetch_add(1, Ordering::Relaxed);
             ApiError::QueueFull { queue, bound }
         }
+        Refused::TenantFull { bound } => {
+            state.counters.refused.fetch_add(1, Ordering::Relaxed);
+            ApiError::TenantFull { bound }
+        }
         Refused::KeyReused => ApiError::KeyReused,
     }
 }
@@ -215,6 +222,7 @@ pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob
         route: submission.request.model.clone(),
         class: submission.class,
         bound: state.deps.limits.bounds.of(submission.class),
+        tenant_bound: submission.tenant_bound,
         delay: submission.delay,
         deadline_in: submission.deadline,
         seed,

@@ -27,6 +27,7 @@ fn job() -> NewJob {
         route: "small".into(),
         class: Class::Standard,
         bound: u64::MAX,
+        tenant_bound: None,
         delay: Duration::ZERO,
         deadline_in: TTL,
         seed: 1,

@@ -4,6 +4,7 @@
 //! Nothing here knows HTTP or a model. One conformance suite per port (`tests/conformance`) defines the behaviour and
 //! runs over every adapter.
 
+mod fair;
 pub mod memory_bus;
 pub mod memory_queue;
 pub mod objects;

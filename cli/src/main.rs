@@ -18,6 +18,7 @@ mod replay;
 mod score;
 mod serve;
 mod suggest;
+mod tenants;
 mod terminal;
 mod threads;
 mod webhooks;
@@ -51,6 +52,8 @@ enum Command {
     Batch(batch::BatchCommand),
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    #[command(subcommand)]
+    Tenants(tenants::TenantsCommand),
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
     #[command(subcommand)]
@@ -97,6 +100,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             batch::run(command, &loaded.config.client).await
         }
         Command::Keys(command) => keys::run(command, &cli.config).await,
+        Command::Tenants(command) => {
+            let loaded = config::load(&cli.config, command.server_args().flags())?;
+            tenants::run(command, &loaded.config.client).await
+        }
         Command::Webhooks(command) => webhooks::run(command, &cli.config).await,
         Command::Model(command) => model::run(command).await,
         Command::Config(command) => {

@@ -36,6 +36,9 @@ pub struct NewJob {
     /// Most unfinished jobs of this release and class; the store refuses the job that would be one more.
     /// Not applied to batch lines.
     pub bound: u64,
+    /// Most unfinished jobs of its tenant that are no batch lines, where there is such a limit. Not applied to batch
+    /// lines.
+    pub tenant_bound: Option<u64>,
     /// It does not run before so long after acceptance.
     pub delay: Duration,
     /// From then to the deadline.
@@ -86,6 +89,12 @@ pub enum Refused {
         /// Which queue.
         queue: QueueId,
         /// Its bound.
+        bound: u64,
+    },
+    /// The tenant has as many unfinished jobs as it may have, batch lines left out.
+    #[error("the tenant is full: {bound} unfinished jobs")]
+    TenantFull {
+        /// The limit.
         bound: u64,
     },
     /// The idempotency key was used with another body.

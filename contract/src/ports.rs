@@ -21,6 +21,7 @@ use crate::life::JobState;
 use crate::outcome::{JobError, Outcome, Usage};
 use crate::record::SegmentPlace;
 use crate::release::ServedModel;
+use crate::tenant::{Tenant, TenantChange};
 use crate::webhook::{
     AttemptEnd, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, NewWebhook, Webhook, WebhookChange,
     WebhookDelivery, WebhookId, WebhookRefused,
@@ -66,8 +67,9 @@ pub trait JobStore: Send + Sync {
     async fn accept(&self, jobs: &[NewJob]) -> Result<Vec<Result<Accepted, Refused>>, StoreError>;
     /// Accepts all of the jobs or none of them: the place of the first that is refused, and why.
     async fn accept_all(&self, jobs: &[NewJob]) -> Result<Result<Vec<Accepted>, (usize, Refused)>, StoreError>;
-    /// Up to `limit` rows of a queue that want a message now, tenants in turn, oldest first within a tenant; each is
-    /// due again 60 s on. Held rows are never due.
+    /// Up to `limit` rows of a queue that want a message now, tenants in turn by weight, oldest first within a tenant; each
+    /// is due again 60 s on. Held rows are never due. The shares hold from call to call: of what a queue was given while
+    /// several tenants waited, each has the part that its weight is of theirs. Who did not wait saves nothing up.
     async fn due(&self, queue: &QueueId, limit: u32) -> Result<Vec<Wake>, StoreError>;
     /// Makes queued rows due at once: their publish was not confirmed.
     async fn wake_now(&self, jobs: &[JobId]) -> Result<(), StoreError>;
@@ -128,6 +130,18 @@ pub trait AdminStore: Send + Sync {
     async fn revoke_key(&self, id: &KeyId) -> Result<Option<Key>, StoreError>;
     /// Whether a key was ever made: from then on calls need one.
     async fn has_keys(&self) -> Result<bool, StoreError>;
+
+    /// What was said of a tenant, if anything was: else it has no limits and weight 1.
+    async fn tenant(&self, tenant: &TenantId) -> Result<Option<Tenant>, StoreError>;
+    /// All tenants of which something was said, by name.
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError>;
+    /// Changes a tenant's limits and weight. Weights count from the next [`JobStore::due`] on; the limits are for whoever
+    /// accepts jobs to apply.
+    async fn set_tenant(&self, tenant: &TenantId, change: &TenantChange) -> Result<Tenant, StoreError>;
+    /// Forgets what was said of a tenant; false if nothing was.
+    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError>;
+    /// Unfinished jobs of a tenant, batch lines left out.
+    async fn unfinished_jobs(&self, tenant: &TenantId) -> Result<u64, StoreError>;
 
     /// Keeps a file whose bytes are in the object store; durable before this answers. With an idempotency key that was
     /// used before, nothing is written.

@@ -138,7 +138,7 @@ impl Request {
     }
 
     /// A guess at the tokens this job will take (prompt at four bytes a token, and the output asked for): for
-    /// capacity arithmetic, never for limits.
+    /// capacity arithmetic and what a tenant may ask for in a minute, never for the limits of a model.
     pub fn estimated_tokens(&self) -> u32 {
         let prompt = match &self.input {
             Input::Completion(Prompt::Tokens(ids)) => ids.len(),

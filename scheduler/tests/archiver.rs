@@ -173,6 +173,7 @@ fn job() -> NewJob {
         route: "small".into(),
         class: Class::Standard,
         bound: 10_000,
+        tenant_bound: None,
         delay: Duration::ZERO,
         deadline_in: Duration::from_secs(36_000),
         seed: 1,

@@ -535,6 +535,7 @@ fn job_of(batch: BatchId, line: u32) -> NewJob {
         route: "tiny".into(),
         class: Class::Bulk,
         bound: u64::MAX,
+        tenant_bound: None,
         delay: Duration::ZERO,
         deadline_in: Duration::from_secs(60),
         seed: 1,

@@ -193,6 +193,7 @@ fn job() -> NewJob {
         route: "small".into(),
         class: Class::Standard,
         bound: 10_000,
+        tenant_bound: None,
         delay: Duration::ZERO,
         deadline_in: Duration::from_secs(3_600),
         seed: 1,

@@ -182,6 +182,7 @@ impl World {
             route: "tiny".into(),
             class: Class::Standard,
             bound: 100_000,
+            tenant_bound: None,
             delay: Duration::ZERO,
             deadline_in: Duration::from_secs(36_000),
             seed: 1,

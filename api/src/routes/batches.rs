@@ -15,6 +15,7 @@ use contract::{Batch, BatchCancel, BatchId, IdempotencyKey, LineSet, Made, NewBa
 
 use crate::auth::Caller;
 use crate::error::ApiError;
+use crate::quota::Ask;
 use crate::routes::jobs::PathText;
 use crate::routes::list::{most, pairs};
 use crate::routes::webhooks::check_url;
@@ -29,7 +30,8 @@ const MAX_LIMIT: u32 = 100;
 /// Makes a batch of an uploaded file.
 ///
 /// The file is checked after this answers: one that is wrong makes a batch that is `failed`, with what is wrong and in
-/// which line. Its jobs are of class bulk and wait behind all others.
+/// which line. Its jobs are of class bulk and wait behind all others. Making it counts as one request; its lines count for
+/// none of the tenant's limits.
 #[utoipa::path(post, path = "/v1/batches", tag = "batches", request_body = BatchRequest,
     params(("Idempotency-Key" = Option<String>, Header, description = "Up to 255 characters; a repeat gives the same batch")),
     responses(
@@ -54,6 +56,7 @@ pub(super) async fn create(
     if asked.run_after.is_some_and(|at| at.0 > latest_run_after()) {
         return Err(ApiError::query("run_after", "is more than 30 days ahead"));
     }
+    state.quotas.admit(&caller.tenant, Ask::ONE)?;
     let idempotency = key.map(|key| IdempotencyKey { key, body_hash: body_hash(ROUTE, &value) });
     if let Some(earlier) = replay(&state, &caller, idempotency.as_ref()).await? {
         return Ok(earlier);
@@ -187,6 +190,7 @@ pub(super) async fn resubmit(
     let key = headers::idempotency_key(request.headers())?;
     let value = body::optional_json(request, &state.deps.limits).await?;
     let asked = parse_resubmit(&value)?;
+    state.quotas.admit(&caller.tenant, Ask::ONE)?;
     let route = format!("{ROUTE}/{id}/resubmit");
     let idempotency = key.map(|key| IdempotencyKey { key, body_hash: body_hash(&route, &value) });
     if let Some(earlier) = replay(&state, &caller, idempotency.as_ref()).await? {

@@ -20,6 +20,7 @@ use crate::auth::Caller;
 use crate::body::{self, Documents};
 use crate::error::ApiError;
 use crate::headers;
+use crate::quota::Ask;
 use crate::routes::list::pairs;
 use crate::state::AppState;
 use crate::submit::{self, Submission};
@@ -67,6 +68,9 @@ pub(super) struct ItemAnswer {
 /// one is kept and survives restarts. 202 when any was accepted; else the status of the first refusal, which is then also
 /// the answer's `error`. With `all_or_none=true` the first refusal refuses all.
 ///
+/// Each job counts as a request and with its tokens. A call for more than a tenant's limit of a whole minute is refused
+/// with 400: it could never be let in.
+///
 /// An `Idempotency-Key` makes a repeat of the same body give the same jobs, and accept those that were refused before.
 #[utoipa::path(post, path = "/v1/jobs:batch", tag = "jobs", request_body(content(
         (Vec<JobRequest> = "application/json"),
@@ -84,7 +88,7 @@ pub(super) struct ItemAnswer {
         (status = 413, description = "The body is too large, or has too many jobs", body = ErrorEnvelope),
         (status = 415, description = "The body is not declared as JSON", body = ErrorEnvelope),
         (status = 422, description = "The key was used with another body; with `data` as in a 202", body = ErrorEnvelope),
-        (status = 429, description = "The queue is full; nothing was written; with `data` as in a 202", body = ErrorEnvelope,
+        (status = 429, description = "The queue is full, or the tenant has used up a limit; nothing was written; with `data` as in a 202", body = ErrorEnvelope,
             headers(("retry-after" = u64, description = "Seconds"))),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
@@ -132,6 +136,14 @@ pub(super) async fn create(
     if all_or_none && answers.iter().any(Option::is_some) {
         let others = || Some(Err(ApiError::OthersRefused));
         return Ok(reply(answers.into_iter().map(|answer| answer.or_else(others).unwrap_or(Err(ApiError::Internal)))));
+    }
+    if !jobs.is_empty() {
+        let tokens = jobs.iter().map(|job| u64::from(job.request.estimated_tokens())).sum();
+        let ask = Ask { requests: jobs.len() as u64, tokens, is_waited_for: false };
+        let admitted = state.quotas.admit(&caller.tenant, ask)?;
+        for job in &mut jobs {
+            job.tenant_bound = admitted.tenant_bound;
+        }
     }
     // On a task of its own, so that what was committed is made known even if the client goes away.
     let accepting = state.tasks.spawn({

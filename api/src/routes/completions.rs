@@ -20,6 +20,7 @@ use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::follow::{Follow, Followed};
 use crate::headers::{self, Prefer};
+use crate::quota::{Admitted, Ask, Seat};
 use crate::results::Finished;
 use crate::routes::jobs::accepted_reply;
 use crate::sse::{self, Pieces};
@@ -43,7 +44,7 @@ use crate::{body, results};
         (status = 404, description = "No such model", body = ErrorEnvelope),
         (status = 409, description = "Somebody cancelled the job", body = ErrorEnvelope),
         (status = 422, description = "The key was used with another body", body = ErrorEnvelope),
-        (status = 429, description = "The queue is full; nothing was written", body = ErrorEnvelope),
+        (status = 429, description = "The queue is full, or the tenant has used up a limit; nothing was written", body = ErrorEnvelope),
         (status = 502, description = "The job failed", body = ErrorEnvelope),
         (status = 503, description = "No worker is ready, or the store cannot be used now", body = ErrorEnvelope),
         (status = 504, description = "The deadline passed", body = ErrorEnvelope),
@@ -71,7 +72,7 @@ pub(super) async fn chat(
         (status = 404, description = "No such model", body = ErrorEnvelope),
         (status = 409, description = "Somebody cancelled the job", body = ErrorEnvelope),
         (status = 422, description = "The key was used with another body", body = ErrorEnvelope),
-        (status = 429, description = "The queue is full; nothing was written", body = ErrorEnvelope),
+        (status = 429, description = "The queue is full, or the tenant has used up a limit; nothing was written", body = ErrorEnvelope),
         (status = 502, description = "The job failed", body = ErrorEnvelope),
         (status = 503, description = "No worker is ready, or the store cannot be used now", body = ErrorEnvelope),
         (status = 504, description = "The deadline passed", body = ErrorEnvelope),
@@ -101,6 +102,9 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
     }
     let cancel_on_hang_up = key.is_none() && !prefer.respond_async;
     let Parsed { request, stream, include_usage, metadata } = parsed;
+    let is_waited_for = !prefer.respond_async || prefer.wait.is_some();
+    let ask = Ask { tokens: request.estimated_tokens().into(), is_waited_for, ..Ask::ONE };
+    let Admitted { tenant_bound, seat } = state.quotas.admit(&caller.tenant, ask)?;
     let submission = Submission {
         tenant: caller.tenant.clone(),
         request,
@@ -112,13 +116,14 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
         delay: Duration::ZERO,
         traceparent,
         idempotency: key.map(|key| IdempotencyKey { key, body_hash: body_hash(route, &value) }),
+        tenant_bound,
         is_waited_for: !prefer.respond_async,
     };
     let submitted = submit::submit(&state, submission, cancel_on_hang_up).await?;
     if prefer.respond_async {
         answer_async(&state, &caller.tenant, submitted, prefer).await
     } else if stream {
-        answer_stream(&state, &caller.tenant, submitted, include_usage).await
+        answer_stream(&state, &caller.tenant, submitted, include_usage, seat).await
     } else {
         answer_whole(&state, &caller.tenant, submitted).await
     }
@@ -198,6 +203,7 @@ async fn answer_stream(
     tenant: &TenantId,
     mut submitted: Submitted,
     include_usage: bool,
+    seat: Option<Seat>,
 ) -> Result<Response, ApiError> {
     let (mut follow, job) = Follow::start(state, tenant, submitted.job, 0).await?;
     let first = tokio::time::timeout(state.deps.limits.first_event, first_visible(&mut follow)).await.ok().flatten();
@@ -215,7 +221,8 @@ async fn answer_stream(
         other => other,
     };
     let chunks = Chunks::new(job.kind, &job.id, job.accepted_at, &job.route, &job.release, include_usage);
-    let mut pieces = ChunkEvents { follow, chunks, hang_up: submitted.hang_up, ready: VecDeque::new(), ended: false };
+    let hang_up = submitted.hang_up;
+    let mut pieces = ChunkEvents { follow, chunks, hang_up, _seat: seat, ready: VecDeque::new(), ended: false };
     pieces.ready.extend(pieces.chunks.opening().map(|chunk| sse::event(None, None, &chunk.to_json())));
     if let Some(first) = first {
         pieces.take(first);
@@ -239,6 +246,8 @@ struct ChunkEvents {
     follow: Follow,
     chunks: Chunks,
     hang_up: HangUp,
+    /// The call is under way until the stream has ended.
+    _seat: Option<Seat>,
     ready: VecDeque<String>,
     ended: bool,
 }

@@ -26,6 +26,7 @@ use tokio::sync::oneshot;
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::headers;
+use crate::quota::Ask;
 use crate::routes::jobs::PathText;
 use crate::routes::list::{most, pairs};
 use crate::state::AppState;
@@ -61,6 +62,7 @@ pub(super) async fn upload(
 ) -> Result<Response, ApiError> {
     let key = headers::idempotency_key(request.headers())?;
     let boundary = boundary(request.headers())?;
+    state.quotas.admit(&caller.tenant, Ask::ONE)?;
     let (answer, waiting) = oneshot::channel();
     let worker_state = state.clone();
     // Whoever hangs up ends the body, but not what happens then: no bytes stay that no file names.

@@ -17,6 +17,7 @@ use tokio::time::{Duration, Instant};
 use crate::auth::Caller;
 use crate::error::ApiError;
 use crate::headers::{self, Prefer};
+use crate::quota::Ask;
 use crate::routes::list::pairs;
 use crate::state::AppState;
 use crate::submit::{self, Submission};
@@ -82,7 +83,7 @@ pub(super) async fn accepted_reply(
         (status = 413, description = "The body is too large", body = ErrorEnvelope),
         (status = 415, description = "The body is not declared as JSON", body = ErrorEnvelope),
         (status = 422, description = "The key was used with another body", body = ErrorEnvelope),
-        (status = 429, description = "The queue is full; nothing was written", body = ErrorEnvelope,
+        (status = 429, description = "The queue is full, or the tenant has used up a limit; nothing was written", body = ErrorEnvelope,
             headers(("retry-after" = u64, description = "Seconds"))),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
@@ -97,7 +98,12 @@ pub(super) async fn create(
     let key = headers::idempotency_key(request.headers())?;
     let value = body::json(request, &state.deps.limits).await?;
     let key = key.map(|key| IdempotencyKey { key, body_hash: body_hash("/v1/jobs", &value) });
-    let submission = Submission::of_job(&state, &caller.tenant, &value, traceparent, key)?;
+    let mut submission = Submission::of_job(&state, &caller.tenant, &value, traceparent, key)?;
+    let ask =
+        Ask { tokens: submission.request.estimated_tokens().into(), is_waited_for: prefer.wait.is_some(), ..Ask::ONE };
+    // The seat is kept until the answer is there.
+    let admitted = state.quotas.admit(&caller.tenant, ask)?;
+    submission.tenant_bound = admitted.tenant_bound;
     let submitted = submit::submit(&state, submission, false).await?;
     let job = match (prefer.wait, submitted.new) {
         (Some(wait), _) => results::wait(&state, &caller.tenant, submitted.job, Some(Instant::now() + wait)).await?,

@@ -12,6 +12,7 @@ mod keys;
 mod list;
 mod models;
 mod operations;
+mod tenants;
 mod trajectory;
 pub(crate) mod webhooks;
 
@@ -30,6 +31,7 @@ use utoipa_axum::routes;
 use crate::auth::{self, Needs};
 use crate::error::ApiError;
 use crate::frame;
+use crate::quota;
 use crate::state::AppState;
 
 #[derive(OpenApi)]
@@ -46,6 +48,8 @@ use crate::state::AppState;
                                          somebody waits for. Hanging up cancels it, except with an idempotency key."),
         (name = "batches", description = "OpenAI's Files and Batches: a file of requests, one job a line."),
         (name = "keys", description = "API keys, for operators (scope `admin`)."),
+        (name = "tenants", description = "Limits and weights: those of all tenants, for operators (scope `admin`), and a \
+                                          tenant's own."),
         (name = "operations", description = "Health and figures."),
     ),
     components(schemas(
@@ -91,6 +95,9 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(webhooks::rotate))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
+        .routes(routes!(tenants::list))
+        .routes(routes!(tenants::get, tenants::set, tenants::reset))
+        .routes(routes!(tenants::limits))
         .routes(routes!(operations::stats))
         .routes(routes!(operations::page))
         .routes(routes!(openapi_json))
@@ -137,6 +144,14 @@ fn describe_keys(description: &mut utoipa::openapi::OpenApi) {
                     responses.entry(status.to_owned()).or_insert_with(|| envelope(what.to_owned()));
                 }
             }
+            if quota::is_limited(&method, path) {
+                responses.entry("429".to_owned()).or_insert_with(|| {
+                    envelope(
+                        "The tenant has used up a limit; `retry-after` and the headers say when to come back"
+                            .to_owned(),
+                    )
+                });
+            }
             if let Needs::Scope(scope) = needs {
                 responses.insert("403".to_owned(), envelope(format!("The key lacks the scope `{scope}`")));
             }
@@ -166,6 +181,7 @@ pub(crate) fn app(state: AppState) -> Router {
     router
         .fallback(no_route)
         .method_not_allowed_fallback(no_method)
+        .layer(axum::middleware::from_fn_with_state(state.clone(), quota::tell))
         .layer(axum::middleware::from_fn_with_state(state.clone(), auth::authenticate))
         .layer(axum::middleware::from_fn_with_state(state.clone(), frame::frame))
         .with_state(state)

@@ -24,6 +24,7 @@ async fn batch(world: &World) -> (BatchId, Vec<NewJob>) {
         route: MODEL.into(),
         class: Class::Bulk,
         bound: u64::MAX,
+        tenant_bound: None,
         delay: std::time::Duration::ZERO,
         deadline_in: std::time::Duration::from_secs(60),
         seed: 1,

@@ -11,7 +11,7 @@ use crate::files::{upload_of, uploaded};
 use crate::support::{Answer, MODEL, World, model};
 
 /// A key straight from the store.
-async fn key(world: &World, tenant: &str, scopes: &[Scope], expires_in: Option<Duration>) -> (Key, String) {
+pub async fn key(world: &World, tenant: &str, scopes: &[Scope], expires_in: Option<Duration>) -> (Key, String) {
     let asked = contract::openai::keys::ParsedKey {
         tenant: TenantId::from(tenant),
         name: "test".into(),
@@ -23,7 +23,7 @@ async fn key(world: &World, tenant: &str, scopes: &[Scope], expires_in: Option<D
     (world.store.add_key(&new).await.unwrap(), text.reveal().to_owned())
 }
 
-async fn call(world: &World, method: &Method, path: &str, key: Option<&str>, body: Option<&Value>) -> Answer {
+pub async fn call(world: &World, method: &Method, path: &str, key: Option<&str>, body: Option<&Value>) -> Answer {
     let mut request = Request::builder().method(method).uri(path);
     if let Some(key) = key {
         request = request.header("authorization", format!("Bearer {key}"));
@@ -87,7 +87,7 @@ fn routes(things: &Things) -> Vec<(Method, String)> {
             "webhooks" => &things.webhook,
             _ => &things.job,
         };
-        let path = path.replace("{id}", id).replace("{model}", MODEL);
+        let path = path.replace("{id}", id).replace("{model}", MODEL).replace("{tenant}", "acme");
         assert!(!path.contains('{'), "{path}");
         for (method, operation) in [
             (Method::GET, &item.get),
@@ -178,14 +178,16 @@ async fn a_scope_opens_its_routes_and_no_others() {
             let is_in = match scope {
                 _ if path.starts_with("/v1/models") => true,
                 Scope::Read => {
-                    let kept = ["/v1/jobs", "/v1/files", "/v1/batches", "/v1/webhooks"];
+                    let kept = ["/v1/jobs", "/v1/files", "/v1/batches", "/v1/webhooks", "/v1/limits"];
                     let is_secret = path.ends_with("/secret");
                     method == Method::GET && !is_secret && kept.iter().any(|prefix| path.starts_with(prefix))
                 }
                 // A secret makes deliveries: reading it is more than reading.
                 Scope::Submit if path.ends_with("/secret") => true,
-                Scope::Submit => method != Method::GET && !path.starts_with("/v1/keys"),
-                Scope::Admin => path.starts_with("/v1/keys") || path == "/v1/stats",
+                Scope::Submit => {
+                    method != Method::GET && !path.starts_with("/v1/keys") && !path.starts_with("/v1/tenants")
+                }
+                Scope::Admin => path.starts_with("/v1/keys") || path.starts_with("/v1/tenants") || path == "/v1/stats",
             };
             assert_eq!(answer.status != StatusCode::FORBIDDEN, is_in, "{scope}: {method} {path}: {}", answer.text);
             if !is_in {

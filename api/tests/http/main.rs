@@ -10,6 +10,7 @@ mod endings;
 mod files;
 mod jobs;
 mod keys;
+mod limits;
 mod live;
 mod refusals;
 mod streams;

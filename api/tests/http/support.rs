@@ -245,6 +245,7 @@ impl World {
             route: MODEL.into(),
             class: Class::Standard,
             bound: 10,
+            tenant_bound: None,
             delay: Duration::ZERO,
             deadline_in: Duration::from_secs(60),
             seed: 1,

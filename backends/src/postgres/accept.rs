@@ -4,7 +4,7 @@
 //! room if all of it is there. If it is not, or a row exists already, the transaction is rolled back and the group goes
 //! the careful way: lock the counters first, look at what exists, decide job by job, write.
 //!
-//! While queues are full, a call is first held against the committed counters, beside the groups: one that finds no
+//! While queues or tenants are full, a call is first held against the committed counters, beside the groups: one that finds no
 //! room at all is refused without a wait for anybody's lock or a sync of the log. Keys and batch lines are for a group.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -28,7 +28,7 @@ pub(super) type Answers = Vec<Result<Accepted, Refused>>;
 /// The kind of write.
 pub(super) struct Accept {
     db: Db,
-    /// The last group met a full queue: the short way would only be walked for nothing.
+    /// The last group met a full queue or tenant: the short way would only be walked for nothing.
     was_full: AtomicBool,
     nearly_full: NearlyFull,
 }
@@ -39,7 +39,7 @@ impl Accept {
     }
 }
 
-/// Whether a queue was full lately, so that a glance at the counters is worth a statement.
+/// Whether a queue or a tenant was full lately, so that a glance at the counters is worth a statement.
 #[derive(Clone, Default)]
 pub(super) struct NearlyFull(Arc<AtomicBool>);
 
@@ -58,11 +58,15 @@ impl NearlyFull {
         let mut is_nearly_full = false;
         let mut refusals = Vec::with_capacity(jobs.len());
         for job in jobs {
-            let value = values.get(&bounded_counter(job)).and_then(|value| u64::try_from(*value).ok()).unwrap_or(0);
-            // Not at the first free seat: at the bound, room comes and goes with every job that ends.
-            is_nearly_full |= value >= job.bound - job.bound / 8;
-            if value >= job.bound {
-                refusals.push(Err(Refused::QueueFull { queue: queue_of(job), bound: job.bound }));
+            let value = |name: &str| values.get(name).and_then(|value| u64::try_from(*value).ok()).unwrap_or(0);
+            let mut is_refused = false;
+            for (name, bound, refused) in bounds(job) {
+                // Not at the first free seat: at the bound, room comes and goes with every job that ends.
+                is_nearly_full |= value(&name) >= bound - bound / 8;
+                if value(&name) >= bound && !is_refused {
+                    is_refused = true;
+                    refusals.push(Err(refused));
+                }
             }
         }
         if !is_nearly_full {
@@ -82,7 +86,7 @@ impl Write for Glance<'_> {
     type Answer = HashMap<String, i64>;
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<HashMap<String, i64>, Fault> {
-        let names: BTreeSet<String> = self.jobs.iter().map(bounded_counter).collect();
+        let names: BTreeSet<String> = self.jobs.iter().flat_map(bounds).map(|(name, ..)| name).collect();
         let query = sqlx::query(include_str!("sql/glance.sql"))
             .bind(names.into_iter().collect::<Vec<String>>())
             .bind(self.jobs.iter().map(|job| job.id.0).collect::<Vec<Uuid>>());
@@ -95,12 +99,14 @@ fn queue_of(job: &NewJob) -> QueueId {
     QueueId { release: job.release.clone(), class: job.class }
 }
 
-/// The counter that holds the bound of a job that is in no batch.
-fn bounded_counter(job: &NewJob) -> String {
-    let [queue, _tenant] = counters(&queue_of(job), job.tenant.as_str(), false)
-        .try_into()
-        .expect("a job that is no line is counted in its queue and its tenant");
-    queue
+/// The bounds of a job: which counter each holds, and what is said where there is no room. None of a batch line.
+fn bounds(job: &NewJob) -> Vec<(String, u64, Refused)> {
+    let queue = queue_of(job);
+    let names: Result<[String; 2], _> = counters(&queue, job.tenant.as_str(), job.batch_line.is_some()).try_into();
+    let Ok([of_queue, of_tenant]) = names else { return Vec::new() };
+    let mut bounds = vec![(of_queue, job.bound, Refused::QueueFull { queue, bound: job.bound })];
+    bounds.extend(job.tenant_bound.map(|bound| (of_tenant, bound, Refused::TenantFull { bound })));
+    bounds
 }
 
 #[async_trait]
@@ -116,7 +122,10 @@ impl Grouped for Accept {
         let jobs: Vec<&NewJob> = calls.iter().flatten().collect();
         let group = AcceptGroup { jobs, try_short: !self.was_full.load(Ordering::Relaxed) };
         let answers = self.db.transact(&group).await?;
-        let is_full = answers.iter().any(|answer| matches!(answer, Err(Refused::QueueFull { .. })));
+        let is_full = |answer: &Result<Accepted, Refused>| {
+            matches!(answer, Err(Refused::QueueFull { .. } | Refused::TenantFull { .. }))
+        };
+        let is_full = answers.iter().any(is_full);
         self.was_full.store(is_full, Ordering::Relaxed);
         if is_full {
             self.nearly_full.0.store(true, Ordering::Relaxed);
@@ -294,12 +303,12 @@ impl Ledger {
         if let Some(known) = line.and_then(|line| self.known.lines.get(&line)) {
             return replay(*known);
         }
-        let queue = queue_of(job);
-        let names = counters(&queue, job.tenant.as_str(), job.batch_line.is_some());
-        if job.batch_line.is_none() && self.value(&names[0]) >= i64::try_from(job.bound).unwrap_or(i64::MAX) {
-            return Err(Refused::QueueFull { queue, bound: job.bound });
+        let is_full =
+            |(name, bound, _): &(String, u64, Refused)| self.value(name) >= i64::try_from(*bound).unwrap_or(i64::MAX);
+        if let Some((_, _, refused)) = bounds(job).into_iter().find(is_full) {
+            return Err(refused);
         }
-        for name in names {
+        for name in counters(&queue_of(job), job.tenant.as_str(), job.batch_line.is_some()) {
             *self.taken.entry(name).or_default() += 1;
         }
         self.known.ids.insert(job.id);
@@ -335,10 +344,9 @@ fn sequence(job: &NewJob) -> Option<(String, String)> {
 fn claims(jobs: &[&NewJob]) -> (Vec<String>, Vec<i64>, Vec<i64>) {
     let mut claims: BTreeMap<String, (i64, i64)> = BTreeMap::new();
     for job in jobs {
-        for (n, name) in counters(&queue_of(job), job.tenant.as_str(), job.batch_line.is_some()).into_iter().enumerate()
-        {
-            let is_bounded = n == 0 && job.batch_line.is_none();
-            let bound = if is_bounded { i64::try_from(job.bound).unwrap_or(i64::MAX) } else { i64::MAX };
+        let bounds: BTreeMap<String, u64> = bounds(job).into_iter().map(|(name, bound, _)| (name, bound)).collect();
+        for name in counters(&queue_of(job), job.tenant.as_str(), job.batch_line.is_some()) {
+            let bound = bounds.get(&name).map_or(i64::MAX, |bound| i64::try_from(*bound).unwrap_or(i64::MAX));
             let claim = claims.entry(name).or_insert((0, i64::MAX));
             *claim = (claim.0 + 1, claim.1.min(bound));
         }

@@ -32,6 +32,7 @@ mod migrate;
 mod read;
 mod reap;
 mod row;
+mod tenants;
 mod webhooks;
 
 use std::collections::BTreeSet;
@@ -45,8 +46,8 @@ use contract::{
     Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, FileDeletion, FileFilter, FileId, Filter,
     FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost,
     Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped,
-    Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake,
-    Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
+    Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, Tenant, TenantChange, TenantId,
+    Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
 };
 use sqlx::ConnectOptions;
 use uuid::Uuid;
@@ -298,6 +299,26 @@ impl AdminStore for PostgresStore {
 
     async fn has_keys(&self) -> Result<bool, StoreError> {
         self.db.read(&keys::HasAny).await
+    }
+
+    async fn tenant(&self, tenant: &TenantId) -> Result<Option<Tenant>, StoreError> {
+        self.db.read(&tenants::Get { tenant }).await
+    }
+
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        self.db.read(&tenants::List).await
+    }
+
+    async fn set_tenant(&self, tenant: &TenantId, change: &TenantChange) -> Result<Tenant, StoreError> {
+        self.db.once(&tenants::Set { tenant, change }).await
+    }
+
+    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
+        self.db.once(&tenants::Delete { tenant }).await
+    }
+
+    async fn unfinished_jobs(&self, tenant: &TenantId) -> Result<u64, StoreError> {
+        self.db.read(&tenants::Unfinished { tenant }).await
     }
 
     async fn add_file(&self, file: &NewFile) -> Result<Result<Made<StoredFile>, KeyReused>, StoreError> {

@@ -65,8 +65,8 @@ impl JobRow {
     }
 }
 
-/// The names of the counters that an unfinished job is counted in. The first one of a job that is no batch line is the
-/// bounded one.
+/// The names of the counters that an unfinished job is counted in: of one that is no batch line, its queue's and its
+/// tenant's.
 pub(super) fn counters(queue: &QueueId, tenant: &str, is_line: bool) -> Vec<String> {
     if is_line {
         vec![format!("lines:{tenant}")]

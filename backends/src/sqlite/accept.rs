@@ -61,8 +61,8 @@ async fn accept(tx: &mut Tx<'_>, job: &NewJob) -> Result<Result<Accepted, Refuse
         return Ok(answer);
     }
     let queue = QueueId { release: job.release.clone(), class: job.class };
-    if !take_room(tx, &queue, job).await? {
-        return Ok(Err(Refused::QueueFull { queue, bound: job.bound }));
+    if let Some(refused) = take_room(tx, &queue, job).await? {
+        return Ok(Err(refused));
     }
     let held = is_behind(tx, job).await?;
     insert(tx, job, held).await?;
@@ -114,24 +114,32 @@ async fn earlier(tx: &mut Tx<'_>, job: &NewJob) -> Result<Option<Result<Accepted
     existing.map(|row| Ok(replay(JobId(column::<Uuid>(&row, "id")?)))).transpose()
 }
 
-/// Takes the job's room; false, with nothing written, when its queue has none.
-async fn take_room(tx: &mut Tx<'_>, queue: &QueueId, job: &NewJob) -> Result<bool, Fault> {
-    let unbounded = match Counters::of(queue, job.tenant.as_str(), job.batch_line.is_some()) {
-        Counters::Job { queue, tenant } => {
-            let taken = sqlx::query(include_str!("sql/take_room.sql"))
-                .bind(queue)
-                .bind(i64::try_from(job.bound).unwrap_or(i64::MAX))
-                .execute(&mut *tx.conn)
-                .await?;
-            if taken.rows_affected() == 0 {
-                return Ok(false);
+/// Takes the job's room; says why, with nothing written, when its queue or its tenant has none.
+async fn take_room(tx: &mut Tx<'_>, queue: &QueueId, job: &NewJob) -> Result<Option<Refused>, Fault> {
+    match Counters::of(queue, job.tenant.as_str(), job.batch_line.is_some()) {
+        Counters::Job { queue: of_queue, tenant } => {
+            if !count_up(tx, &of_queue, job.bound).await? {
+                return Ok(Some(Refused::QueueFull { queue: queue.clone(), bound: job.bound }));
             }
-            tenant
+            let bound = job.tenant_bound.unwrap_or(u64::MAX);
+            if !count_up(tx, &tenant, bound).await? {
+                let give_back = sqlx::query(include_str!("sql/count_down.sql")).bind(&of_queue).bind(&of_queue);
+                give_back.execute(&mut *tx.conn).await?;
+                return Ok(Some(Refused::TenantFull { bound }));
+            }
         }
-        Counters::Line(lines) => lines,
-    };
-    sqlx::query(include_str!("sql/count_up.sql")).bind(unbounded).execute(&mut *tx.conn).await?;
-    Ok(true)
+        Counters::Line(lines) => {
+            sqlx::query(include_str!("sql/count_up.sql")).bind(lines).execute(&mut *tx.conn).await?;
+        }
+    }
+    Ok(None)
+}
+
+/// Adds one to a counter, unless it is at its bound.
+async fn count_up(tx: &mut Tx<'_>, name: &str, bound: u64) -> Result<bool, Fault> {
+    let take_room = sqlx::query(include_str!("sql/take_room.sql")).bind(name);
+    let taken = take_room.bind(i64::try_from(bound).unwrap_or(i64::MAX)).execute(&mut *tx.conn).await?;
+    Ok(taken.rows_affected() > 0)
 }
 
 /// Whether an unfinished job of the same sequence comes before it.

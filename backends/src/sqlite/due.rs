@@ -1,15 +1,15 @@
-//! Which queued rows want a message: tenants in turn, oldest first within a tenant.
+//! Which queued rows want a message: tenants in turn by weight, oldest first within a tenant.
 
 use std::collections::VecDeque;
 
 use async_trait::async_trait;
 use contract::{JobId, QueueId, Wake};
-use sqlx::Row as _;
 
 use super::MESSAGE_LIFE_MS;
 use super::fault::Fault;
 use super::row::{column, number};
 use super::writer::{Tx, Write};
+use crate::fair::Turns;
 
 /// Takes due rows of a queue.
 pub(super) struct TakeDue {
@@ -17,20 +17,16 @@ pub(super) struct TakeDue {
     pub(super) limit: u32,
 }
 
-/// A row that was picked.
-struct Picked {
-    seq: i64,
-    wake: Wake,
-    /// How many of its tenant were picked before it.
-    rank: usize,
-    tenant: String,
-}
-
 /// How far a tenant was read.
-struct Turn {
+struct Reading {
     tenant: String,
     after_seq: i64,
-    picked: usize,
+    /// Rows to read at once: small bites, so that reading stays near what is taken however long a backlog is.
+    bite: i64,
+    /// Rows that were read and not yet picked.
+    read: VecDeque<(i64, Wake)>,
+    /// There is nothing after them.
+    is_done: bool,
 }
 
 #[async_trait]
@@ -38,89 +34,88 @@ impl Write for TakeDue {
     type Answer = Vec<Wake>;
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Vec<Wake>, Fault> {
-        let picked = self.pick(tx).await?;
-        for row in &picked {
-            sqlx::query(include_str!("sql/due_again.sql"))
-                .bind(row.seq)
-                .bind(tx.now + MESSAGE_LIFE_MS)
-                .execute(&mut *tx.conn)
-                .await?;
+        let (mut turns, mut readings) = self.waiting(tx).await?;
+        let mut picked = Vec::new();
+        while picked.len() < self.limit as usize
+            && let Some(place) = turns.first()
+        {
+            let reading = &mut readings[place];
+            if reading.read.is_empty() && !reading.is_done {
+                self.read_on(tx, reading).await?;
+            }
+            match reading.read.pop_front() {
+                Some((seq, wake)) => {
+                    sqlx::query(include_str!("sql/due_again.sql"))
+                        .bind(seq)
+                        .bind(tx.now + MESSAGE_LIFE_MS)
+                        .execute(&mut *tx.conn)
+                        .await?;
+                    picked.push(wake);
+                    turns.given();
+                }
+                None => turns.has_no_more(),
+            }
         }
-        if let Some(last) = picked.last() {
-            sqlx::query(include_str!("sql/keep_turn.sql"))
-                .bind(self.queue.release.as_str())
-                .bind(self.queue.class.as_str())
-                .bind(&last.tenant)
-                .execute(&mut *tx.conn)
-                .await?;
+        if !picked.is_empty() {
+            self.keep(tx, &turns).await?;
         }
-        Ok(picked.into_iter().map(|row| row.wake).collect())
+        Ok(picked)
     }
 }
 
 impl TakeDue {
-    async fn pick(&self, tx: &mut Tx<'_>) -> Result<Vec<Picked>, Fault> {
-        let limit = self.limit as usize;
-        let mut turns = self.turns(tx).await?;
-        // Small bites, so that reading stays near what is taken however long a tenant's backlog is.
-        let bite = (limit / turns.len().max(1)).max(1);
-        let mut picked: Vec<Picked> = Vec::new();
-        while picked.len() < limit
-            && let Some(mut turn) = turns.pop_front()
-        {
-            let want = bite.min(limit - picked.len());
-            let rows = sqlx::query(include_str!("sql/due_of_tenant.sql"))
-                .bind(self.queue.release.as_str())
-                .bind(self.queue.class.as_str())
-                .bind(&turn.tenant)
-                .bind(turn.after_seq)
-                .bind(tx.now)
-                .bind(i64::try_from(want).unwrap_or(i64::MAX))
-                .fetch_all(&mut *tx.conn)
-                .await?;
-            for row in &rows {
-                turn.after_seq = column(row, "seq")?;
-                picked.push(Picked {
-                    seq: turn.after_seq,
-                    wake: Wake { job: JobId(column(row, "id")?), attempt: number(row, "attempt")? },
-                    rank: turn.picked,
-                    tenant: turn.tenant.clone(),
-                });
-                turn.picked += 1;
-            }
-            if rows.len() == want {
-                turns.push_back(turn);
-            }
-        }
-        // Stable: among rows of the same rank the turn stays.
-        picked.sort_by_key(|row| row.rank);
-        Ok(picked)
-    }
-
-    /// The queue's waiting tenants, beginning after the one that was served last.
-    async fn turns(&self, tx: &mut Tx<'_>) -> Result<VecDeque<Turn>, Fault> {
-        let names = sqlx::query(include_str!("sql/due_tenants.sql"))
+    /// The queue's waiting tenants.
+    async fn waiting(&self, tx: &mut Tx<'_>) -> Result<(Turns, Vec<Reading>), Fault> {
+        let rows = sqlx::query(include_str!("sql/due_tenants.sql"))
             .bind(self.queue.release.as_str())
             .bind(self.queue.class.as_str())
             .fetch_all(&mut *tx.conn)
             .await?;
-        let mut turns = VecDeque::with_capacity(names.len());
-        for name in &names {
-            turns.push_back(Turn { tenant: column(name, "tenant")?, after_seq: i64::MIN, picked: 0 });
+        let clock = rows.first().map(|row| column(row, "clock")).transpose()?.unwrap_or(0);
+        let mut weights: Vec<i64> = Vec::with_capacity(rows.len());
+        for row in &rows {
+            weights.push(column(row, "weight")?);
         }
-        if turns.len() > 1 {
-            let last = sqlx::query(include_str!("sql/last_turn.sql"))
-                .bind(self.queue.release.as_str())
-                .bind(self.queue.class.as_str())
-                .fetch_optional(&mut *tx.conn)
-                .await?;
-            if let Some(last) = last {
-                let last: String = last.try_get("tenant")?;
-                let served = turns.iter().take_while(|turn| turn.tenant <= last).count();
-                turns.rotate_left(served % turns.len());
-            }
+        let all = weights.iter().sum::<i64>().max(1);
+        let (mut turns, mut readings) = (Turns::at(clock), Vec::with_capacity(rows.len()));
+        for (row, weight) in rows.iter().zip(weights) {
+            let tenant: String = column(row, "tenant")?;
+            turns.add(tenant.clone(), weight, column(row, "next")?);
+            let bite = (i64::from(self.limit) * weight / all).max(1);
+            readings.push(Reading { tenant, after_seq: i64::MIN, bite, read: VecDeque::new(), is_done: false });
         }
-        Ok(turns)
+        Ok((turns, readings))
+    }
+
+    async fn read_on(&self, tx: &mut Tx<'_>, reading: &mut Reading) -> Result<(), Fault> {
+        let rows = sqlx::query(include_str!("sql/due_of_tenant.sql"))
+            .bind(self.queue.release.as_str())
+            .bind(self.queue.class.as_str())
+            .bind(&reading.tenant)
+            .bind(reading.after_seq)
+            .bind(tx.now)
+            .bind(reading.bite)
+            .fetch_all(&mut *tx.conn)
+            .await?;
+        for row in &rows {
+            reading.after_seq = column(row, "seq")?;
+            let wake = Wake { job: JobId(column(row, "id")?), attempt: number(row, "attempt")? };
+            reading.read.push_back((reading.after_seq, wake));
+        }
+        reading.is_done = i64::try_from(rows.len()).unwrap_or(i64::MAX) < reading.bite;
+        Ok(())
+    }
+
+    /// Keeps where the turns are.
+    async fn keep(&self, tx: &mut Tx<'_>, turns: &Turns) -> Result<(), Fault> {
+        let (release, class) = (self.queue.release.as_str(), self.queue.class.as_str());
+        let keep_turn = sqlx::query(include_str!("sql/keep_turn.sql")).bind(release).bind(class);
+        keep_turn.bind(turns.clock()).execute(&mut *tx.conn).await?;
+        for (tenant, next) in turns.moved() {
+            let keep_share = sqlx::query(include_str!("sql/keep_share.sql")).bind(release).bind(class);
+            keep_share.bind(tenant).bind(next).execute(&mut *tx.conn).await?;
+        }
+        Ok(())
     }
 }
 

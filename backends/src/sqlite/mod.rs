@@ -17,6 +17,7 @@ mod lease;
 mod read;
 mod reap;
 mod row;
+mod tenants;
 mod webhooks;
 mod writer;
 
@@ -31,8 +32,8 @@ use contract::{
     Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, FileDeletion, FileFilter, FileId, Filter,
     FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost,
     Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped,
-    Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake,
-    Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
+    Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, Tenant, TenantChange, TenantId,
+    Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -271,6 +272,26 @@ impl AdminStore for SqliteStore {
 
     async fn has_keys(&self) -> Result<bool, StoreError> {
         keys::has_any(&self.readers).await.map_err(Fault::nothing_written)
+    }
+
+    async fn tenant(&self, tenant: &TenantId) -> Result<Option<Tenant>, StoreError> {
+        tenants::get(&self.readers, tenant).await.map_err(Fault::nothing_written)
+    }
+
+    async fn tenants(&self) -> Result<Vec<Tenant>, StoreError> {
+        tenants::list(&self.readers).await.map_err(Fault::nothing_written)
+    }
+
+    async fn set_tenant(&self, tenant: &TenantId, change: &TenantChange) -> Result<Tenant, StoreError> {
+        self.writer.submit(tenants::Set { tenant: tenant.clone(), change: *change }).await
+    }
+
+    async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError> {
+        self.writer.submit(tenants::Delete { tenant: tenant.clone() }).await
+    }
+
+    async fn unfinished_jobs(&self, tenant: &TenantId) -> Result<u64, StoreError> {
+        tenants::unfinished(&self.readers, tenant).await.map_err(Fault::nothing_written)
     }
 
     async fn add_file(&self, file: &NewFile) -> Result<Result<Made<StoredFile>, KeyReused>, StoreError> {

@@ -73,9 +73,9 @@ impl JobRow {
 pub(super) enum Counters {
     /// A job of its own.
     Job {
-        /// `queue:<release>:<class>`, the bounded one.
+        /// `queue:<release>:<class>`, which has a bound.
         queue: String,
-        /// `tenant:<id>`.
+        /// `tenant:<id>`, which may have one.
         tenant: String,
     },
     /// A batch line: `lines:<tenant>`.

@@ -54,6 +54,7 @@ pub fn job() -> NewJob {
         route: "small".into(),
         class: Class::Standard,
         bound: 10_000,
+        tenant_bound: None,
         delay: Duration::ZERO,
         deadline_in: DEADLINE,
         seed: 7,

@@ -23,6 +23,8 @@ mod store_keys;
 mod store_lease;
 mod store_read;
 mod store_reap;
+mod store_shares;
+mod store_tenants;
 mod store_webhooks;
 
 macro_rules! on_every_store {
@@ -224,6 +226,28 @@ on_every_store!(store_webhooks:
     a_deleted_webhook_is_told_nothing,
     old_deliveries_are_forgotten,
     a_job_for_later_waits_for_its_time,
+);
+
+on_every_store!(store_shares:
+    shares_follow_weights_over_many_small_calls,
+    shares_follow_weights_within_one_big_call,
+    what_a_tenant_leaves_goes_to_the_others,
+    an_idle_tenants_single_job_is_in_the_next_call,
+    who_was_idle_saves_nothing_up,
+    the_least_weight_is_not_starved_by_the_greatest,
+    queues_have_turns_of_their_own,
+);
+
+on_every_store!(store_tenants:
+    a_tenant_is_kept_as_it_was_set,
+    what_is_not_changed_of_a_tenant_stays,
+    a_deleted_tenant_is_back_at_its_defaults,
+    tenants_are_listed_by_name,
+    a_tenants_bound_is_exact_under_concurrent_accepts,
+    a_full_tenant_is_refused_and_leaves_nothing,
+    of_a_call_a_tenant_gets_what_fits,
+    batch_lines_are_not_a_tenants_queued_jobs,
+    a_full_tenants_keys_still_find_their_jobs,
 );
 
 on_every_store!(random: random_lives_follow_the_model);

@@ -185,6 +185,7 @@ pub fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid
         route: parsed.request.model.clone(),
         class: Class::Bulk,
         bound: Class::Bulk.default_bound(),
+        tenant_bound: None,
         delay: Duration::ZERO,
         deadline_in: NO_DEADLINE,
         request: parsed.request,

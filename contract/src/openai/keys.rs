@@ -8,6 +8,7 @@ use serde_json::Value;
 use utoipa::ToSchema;
 
 use super::fields::{Fields, text, wrong_value};
+use super::tenants::tenant_field;
 use super::{MAX_STRING_BYTES, ParseError};
 use crate::ids::TenantId;
 use crate::key::{Key, Scope};
@@ -15,8 +16,6 @@ use crate::time::Timestamp;
 
 /// Most characters of a key's name.
 const MAX_NAME_CHARS: usize = 100;
-/// Most characters of a tenant's id.
-const MAX_TENANT_CHARS: usize = 64;
 /// Longest life of a key that has an end: ten years.
 const MAX_LIFE_SECONDS: i64 = 10 * 365 * 24 * 3_600;
 
@@ -56,12 +55,7 @@ pub struct ParsedKey {
 /// The first field that is wrong.
 pub fn parse_key(body: &Value) -> Result<ParsedKey, ParseError> {
     let mut fields = Fields::of(body, "")?;
-    let tenant = fields.string("tenant", MAX_STRING_BYTES)?.unwrap_or(TenantId::LOCAL);
-    let fits = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
-    if tenant.is_empty() || tenant.len() > MAX_TENANT_CHARS || !tenant.chars().all(fits) {
-        let what = format_args!("must be 1 to {MAX_TENANT_CHARS} letters, digits, `.`, `_` and `-`");
-        return Err(wrong_value("tenant", what));
-    }
+    let tenant = tenant_field(&mut fields)?;
     let name = fields.string("name", MAX_STRING_BYTES)?.unwrap_or_default();
     if name.chars().count() > MAX_NAME_CHARS {
         return Err(wrong_value("name", format_args!("has more than {MAX_NAME_CHARS} characters")));
@@ -81,7 +75,7 @@ pub fn parse_key(body: &Value) -> Result<ParsedKey, ParseError> {
     let seconds = fields.integer("expires_in_seconds", 1, MAX_LIFE_SECONDS)?;
     fields.finish()?;
     Ok(ParsedKey {
-        tenant: TenantId::from(tenant),
+        tenant,
         name: name.to_owned(),
         scopes,
         expires_in: seconds.and_then(|seconds| u64::try_from(seconds).ok()).map(Duration::from_secs),

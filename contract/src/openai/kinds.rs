@@ -72,6 +72,16 @@ pub enum ErrorKind {
     IdempotencyKeyReused,
     /// The release has as many unfinished jobs of the class as it may have.
     QueueFull,
+    /// The tenant has made as many requests as it may for now.
+    RequestsLimited,
+    /// The tenant has asked for as many tokens as it may for now.
+    TokensLimited,
+    /// The tenant has as many calls under way as it may have.
+    ConcurrencyLimited,
+    /// The tenant has as many unfinished jobs as it may have.
+    TenantQueueFull,
+    /// The call asks for more than the tenant's limit of a whole minute: it can never be let in.
+    RequestExceedsLimit,
     /// A fault of this server.
     Internal,
     /// The job failed.
@@ -148,6 +158,12 @@ impl ErrorKind {
             ErrorKind::UnsupportedMediaType => look(415, INVALID, "unsupported_media_type"),
             ErrorKind::IdempotencyKeyReused => look(422, INVALID, "idempotency_key_reused"),
             ErrorKind::QueueFull => look(429, LIMIT, "queue_full"),
+            // OpenAI's code, and its types.
+            ErrorKind::RequestsLimited => look(429, "requests", "rate_limit_exceeded"),
+            ErrorKind::TokensLimited => look(429, "tokens", "rate_limit_exceeded"),
+            ErrorKind::ConcurrencyLimited => look(429, LIMIT, "concurrency_limit_exceeded"),
+            ErrorKind::TenantQueueFull => look(429, LIMIT, "tenant_queue_full"),
+            ErrorKind::RequestExceedsLimit => look(400, INVALID, "request_exceeds_limit"),
             ErrorKind::Internal => look(500, SERVER, "internal_error"),
             ErrorKind::JobFailed => final_look(502, SERVER, "job_failed"),
             ErrorKind::Quarantined => final_look(502, SERVER, "quarantined"),
@@ -226,6 +242,11 @@ mod tests {
             (ErrorKind::JobNotEnded, 409, "job_not_ended", Some(false)),
             (ErrorKind::IdempotencyKeyReused, 422, "idempotency_key_reused", None),
             (ErrorKind::QueueFull, 429, "queue_full", None),
+            (ErrorKind::RequestsLimited, 429, "rate_limit_exceeded", None),
+            (ErrorKind::TokensLimited, 429, "rate_limit_exceeded", None),
+            (ErrorKind::ConcurrencyLimited, 429, "concurrency_limit_exceeded", None),
+            (ErrorKind::TenantQueueFull, 429, "tenant_queue_full", None),
+            (ErrorKind::RequestExceedsLimit, 400, "request_exceeds_limit", None),
             (ErrorKind::JobFailed, 502, "job_failed", Some(false)),
             (ErrorKind::Quarantined, 502, "quarantined", Some(false)),
             (ErrorKind::NoReadyWorker, 503, "no_ready_worker", None),

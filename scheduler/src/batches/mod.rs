@@ -307,6 +307,7 @@ impl BatchWorker {
             route: parsed.request.model.clone(),
             class: Class::Bulk,
             bound: u64::MAX,
+            tenant_bound: None,
             delay: Duration::ZERO,
             deadline_in: Duration::from_millis(left.max(1).unsigned_abs()),
             seed,
@@ -331,7 +332,7 @@ impl BatchWorker {
             match answer {
                 Ok(_) => {}
                 // Lines have no bound and no keys.
-                Err(refused @ (Refused::QueueFull { .. } | Refused::KeyReused)) => {
+                Err(refused @ (Refused::QueueFull { .. } | Refused::TenantFull { .. } | Refused::KeyReused)) => {
                     return Err(BatchFault::Contradiction(format!("a line was refused: {refused}")));
                 }
             }

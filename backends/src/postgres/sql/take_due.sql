@@ -12,8 +12,13 @@ taken AS (
     RETURNING jobs.id, jobs.attempt
 ),
 turn AS (
-    INSERT INTO turns (release, class, tenant) VALUES ($4, $5, $6)
-    ON CONFLICT (release, class) DO UPDATE SET tenant = excluded.tenant
+    INSERT INTO turns (release, class, clock) VALUES ($4, $5, $6)
+    ON CONFLICT (release, class) DO UPDATE SET clock = greatest(turns.clock, excluded.clock)
+),
+moved AS (
+    INSERT INTO shares (release, class, tenant, next)
+    SELECT $4, $5, tenant, next FROM unnest($8::text[], $9::bigint[]) AS moved (tenant, next) ORDER BY tenant
+    ON CONFLICT (release, class, tenant) DO UPDATE SET next = excluded.next
 )
 SELECT taken.*
 FROM (SELECT set_config('synchronous_commit', 'off', true)) AS soon

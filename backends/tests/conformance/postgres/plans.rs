@@ -28,9 +28,12 @@ struct Query {
 }
 
 #[rustfmt::skip]
-const QUERIES: [Query; 24] = [
-    query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "NULL"], ["jobs_waiting", "turns_pkey"]),
-    query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "'acme'", "'queued'"], ["jobs_pkey"]),
+const QUERIES: [Query; 25] = [
+    query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "1"],
+        ["jobs_waiting", "turns_pkey", "shares_pkey", "tenants_pkey"]),
+    query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "7", "'queued'", "'{acme}'", "'{9}'"],
+        ["jobs_pkey"]),
+    query!("get_tenant", ["'acme'"], ["tenants_pkey"]),
     query!("wake_now", ["NULL", "'IDS'", "'queued'"], ["jobs_pkey"]),
     query!("lease", ["NULL", "'IDS'", "'{0,0}'", "'{w,w}'", "'{1,1}'", "'queued'"], ["jobs_pkey"]),
     query!("renew", ["NULL", "'IDS'", "'{0,0}'", "'{1,1}'", "'running'"], ["jobs_pkey"]),
@@ -109,7 +112,7 @@ async fn hot_queries_use_the_index_made_for_them() {
     for query in &QUERIES {
         check(&mut conn, query, &jobs, "without statistics").await;
     }
-    t.execute("ANALYZE jobs, counters, events, idempotency, turns").await;
+    t.execute("ANALYZE jobs, counters, events, idempotency, turns, shares, tenants").await;
     for query in &QUERIES {
         check(&mut conn, query, &jobs, "with statistics").await;
     }

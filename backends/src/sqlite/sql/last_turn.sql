@@ -1,1 +1,0 @@
-SELECT tenant FROM turns WHERE release = ?1 AND class = ?2

@@ -1,0 +1,3 @@
+SELECT tenant, requests_per_minute, tokens_per_minute, concurrent_requests, queued_jobs, weight, created_at, changed_at
+FROM tenants
+ORDER BY tenant
