@@ -23,6 +23,7 @@ mod store_keys;
 mod store_lease;
 mod store_read;
 mod store_reap;
+mod store_schedules;
 mod store_webhooks;
 
 macro_rules! on_every_store {
@@ -224,6 +225,20 @@ on_every_store!(store_webhooks:
     a_deleted_webhook_is_told_nothing,
     old_deliveries_are_forgotten,
     a_job_for_later_waits_for_its_time,
+);
+
+on_every_store!(store_schedules:
+    a_schedule_is_kept_as_it_was_made,
+    one_key_makes_one_schedule,
+    schedules_are_listed_newest_first_and_a_hundred_are_the_most,
+    a_schedule_needs_a_file_for_batches_that_lives,
+    a_time_is_run_once_by_whoever_is_first,
+    a_run_that_has_not_ended_is_waited_for,
+    times_that_were_missed_are_one_run_or_none,
+    a_file_stays_while_an_enabled_schedule_uses_it,
+    a_schedule_whose_file_is_gone_says_so_and_goes_on,
+    a_changed_schedule_runs_at_its_new_times_only,
+    runs_on_demand_are_listed_with_the_others,
 );
 
 on_every_store!(random: random_lives_follow_the_model);
