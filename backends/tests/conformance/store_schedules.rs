@@ -7,7 +7,7 @@ use contract::schedule::MAX_SCHEDULES;
 use contract::{
     Batch, BatchEnd, BatchId, BatchState, BatchTemplate, CatchUp, FileDeletion, FileId, Fired, Hook, IdempotencyKey,
     Kind, Made, NewFile, NewSchedule, Overlap, Purpose, Schedule, ScheduleChange, ScheduleId, ScheduleRefused,
-    ScheduleStore, TenantId, Timestamp, Zone,
+    TenantId, Timestamp, Zone,
 };
 use futures::future::join_all;
 
