@@ -43,7 +43,10 @@ pub(crate) enum ApiError {
     FileNotFound { id: String },
     #[error("the file `{id}` has expired, and its content is gone")]
     FileExpired { id: String },
-    #[error("the file `{id}` is read by a batch that has not ended: cancel the batch, or wait for its end")]
+    #[error(
+        "the file `{id}` is read by a batch that has not ended, or used by an enabled schedule: cancel the batch or wait for \
+         its end, and disable or delete the schedule"
+    )]
     FileInUse { id: String },
     #[error("the body is no form: send `multipart/form-data` with its boundary")]
     NoForm,
@@ -59,6 +62,10 @@ pub(crate) enum ApiError {
     WebhookNotFound { id: String },
     #[error("there is no delivery `{id}`")]
     DeliveryNotFound { id: String },
+    #[error("there is no schedule `{id}`")]
+    ScheduleNotFound { id: String },
+    #[error("the file of this schedule is gone: upload it again, and give the schedule the new one as `batch`")]
+    ScheduleFileGone,
     #[error("all or none were asked for, and another job of this call was refused")]
     OthersRefused,
     #[error("there is no job `{id}`")]
@@ -165,6 +172,8 @@ impl ApiError {
             ApiError::NothingToResubmit => ErrorKind::NothingToResubmit,
             ApiError::WebhookNotFound { .. } => ErrorKind::WebhookNotFound,
             ApiError::DeliveryNotFound { .. } => ErrorKind::DeliveryNotFound,
+            ApiError::ScheduleNotFound { .. } => ErrorKind::ScheduleNotFound,
+            ApiError::ScheduleFileGone => ErrorKind::ScheduleFileGone,
             ApiError::OthersRefused => ErrorKind::OthersRefused,
             ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
             ApiError::NoTrajectory { .. } => ErrorKind::NoTrajectory,

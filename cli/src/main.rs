@@ -15,6 +15,7 @@ mod model;
 mod process;
 mod records;
 mod replay;
+mod schedules;
 mod score;
 mod serve;
 mod suggest;
@@ -50,6 +51,8 @@ enum Command {
     Bench(bench::BenchCommand),
     #[command(subcommand)]
     Batch(batch::BatchCommand),
+    #[command(subcommand)]
+    Schedules(schedules::SchedulesCommand),
     #[command(subcommand)]
     Keys(keys::KeysCommand),
     #[command(subcommand)]
@@ -98,6 +101,10 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         Command::Batch(command) => {
             let loaded = config::load(&cli.config, command.server_args().flags())?;
             batch::run(command, &loaded.config.client).await
+        }
+        Command::Schedules(command) => {
+            let loaded = config::load(&cli.config, command.server_args().flags())?;
+            schedules::run(command, &loaded.config.client).await
         }
         Command::Keys(command) => keys::run(command, &cli.config).await,
         Command::Tenants(command) => {

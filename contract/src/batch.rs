@@ -14,6 +14,7 @@ use crate::file::{FileId, NewFile};
 use crate::ids::{BadId, JobId, TenantId, tagged};
 use crate::job::{IdempotencyKey, Job};
 use crate::request::Kind;
+use crate::schedule::ScheduleId;
 use crate::time::Timestamp;
 use crate::webhook::Hook;
 
@@ -290,6 +291,8 @@ pub struct Batch {
     pub created_at: Timestamp,
     /// None of its lines runs before this.
     pub run_after: Option<Timestamp>,
+    /// The schedule that made it.
+    pub schedule: Option<ScheduleId>,
     /// When its first line could run.
     pub in_progress_at: Option<Timestamp>,
     /// When it ends unfinished.

@@ -150,7 +150,7 @@ pub struct FileFilter {
 pub enum FileDeletion {
     /// It is forgotten, by this call.
     Deleted,
-    /// A batch that has not ended reads it.
+    /// A batch that has not ended reads it, or an enabled schedule uses it.
     InUse,
     /// No such file of this tenant.
     NotFound,

@@ -17,6 +17,7 @@ pub mod ports;
 pub mod record;
 pub mod release;
 pub mod request;
+pub mod schedule;
 pub mod tenant;
 pub mod time;
 pub mod trajectory;
@@ -36,11 +37,16 @@ pub use key::{FoundKey, Key, KeyId, KeyText, NewKey, Scope};
 pub use life::{Budgets, IllegalTransition, JobState, Life, Transition, transition};
 pub use outcome::{ErrorCode, FinishReason, JobError, Outcome, Usage};
 pub use ports::{
-    AdminStore, Bus, BusError, Delivery, Gone, JobStore, LeaseLost, Published, Queue, QueueError, StoreError,
+    AdminStore, Bus, BusError, Delivery, Gone, JobStore, LeaseLost, Published, Queue, QueueError, ScheduleStore,
+    StoreError,
 };
 pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, Trajectories, TrajectoryMode};
 pub use release::ServedModel;
 pub use request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
+pub use schedule::{
+    BatchTemplate, CatchUp, Cron, Fired, NewSchedule, Overlap, Schedule, ScheduleChange, ScheduleId, ScheduleRefused,
+    Zone,
+};
 pub use tenant::{LimitChange, Tenant, TenantChange, TenantLimits, TenantPolicy};
 pub use time::Timestamp;
 pub use trajectory::{RedactedRecord, SegmentBuilder, Trajectory, TrajectoryObject};

@@ -1,6 +1,8 @@
 //! The ports: what the rooms need of the outside world. Adapters live in `backends`, with one conformance suite per
 //! port that defines the behaviour; the words here are its summary.
 
+mod schedules;
+
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -26,6 +28,8 @@ use crate::webhook::{
     AttemptEnd, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, NewWebhook, Webhook, WebhookChange,
     WebhookDelivery, WebhookId, WebhookRefused,
 };
+
+pub use schedules::ScheduleStore;
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
@@ -119,7 +123,7 @@ pub trait JobStore: Send + Sync {
 
 /// What an installation is run with, beside its jobs. In the same place as the jobs.
 #[async_trait]
-pub trait AdminStore: Send + Sync {
+pub trait AdminStore: ScheduleStore {
     /// Keeps a new key; durable before this answers.
     async fn add_key(&self, key: &NewKey) -> Result<Key, StoreError>;
     /// The key of this prefix, good or not.
@@ -150,10 +154,11 @@ pub trait AdminStore: Send + Sync {
     async fn file(&self, tenant: &TenantId, id: &FileId) -> Result<Option<StoredFile>, StoreError>;
     /// A page of a tenant's files, and whether more follow.
     async fn files(&self, tenant: &TenantId, filter: &FileFilter) -> Result<(Vec<StoredFile>, bool), StoreError>;
-    /// Forgets a file; its bytes are the caller's to remove. Not while a batch that has not ended reads it.
+    /// Forgets a file; its bytes are the caller's to remove. Not while a batch that has not ended reads it,
+    /// or an enabled schedule uses it.
     async fn delete_file(&self, tenant: &TenantId, id: &FileId) -> Result<FileDeletion, StoreError>;
-    /// Up to `limit` files of all tenants that have expired, that no batch reads, and whose bytes may still be there, first
-    /// expired first.
+    /// Up to `limit` files of all tenants that have expired, that no batch reads and no enabled schedule uses, and whose
+    /// bytes may still be there, first expired first.
     async fn expired_files(&self, limit: u32) -> Result<Vec<FileId>, StoreError>;
     /// The bytes of these files are gone: only what there is to know of them stays.
     async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError>;

@@ -24,13 +24,15 @@ pub(crate) const BATCHES: &str = "batches";
 /// Name of the work of removing what is past its time.
 pub(crate) const RETENTION: &str = "retention";
 
+/// Name of the work of making the batches of schedules.
+pub(crate) const SCHEDULES: &str = "schedules";
 /// Name of the work of telling webhooks.
 pub(crate) const WEBHOOKS: &str = "webhooks";
 
 /// Lets another scheduler lead at once: ours end now. Where that fails they end by themselves.
 pub(crate) async fn give_back(store: &dyn JobStore, holder: &WorkerId) {
     let giving_back = async {
-        for work in [FEEDER, REAPER, ARCHIVER, BATCHES, RETENTION, WEBHOOKS] {
+        for work in [FEEDER, REAPER, ARCHIVER, BATCHES, RETENTION, SCHEDULES, WEBHOOKS] {
             if let Err(err) = store.lead(work, holder, Duration::ZERO).await {
                 tracing::debug!(work, error = &err as &dyn std::error::Error, "a lead was not given back");
             }

@@ -15,6 +15,7 @@ mod patience;
 mod reaper;
 mod records;
 mod retention;
+mod schedules;
 mod webhooks;
 
 use std::future::Future;
@@ -32,6 +33,7 @@ use crate::batches::Batches;
 use crate::feeder::Feeder;
 use crate::reaper::Reaper;
 use crate::retention::Retention;
+use crate::schedules::Schedules;
 use crate::webhooks::Webhooks;
 
 /// What the scheduler works with.
@@ -78,6 +80,7 @@ pub async fn run(deps: Deps, shutdown: impl Future) -> Result<(), SchedulerError
     loops.spawn(Archiver::new(deps.clone()).run());
     loops.spawn(Batches::new(deps.clone()).run());
     loops.spawn(Retention::new(deps.clone()).run());
+    loops.spawn(Schedules::new(deps.clone()).run());
     loops.spawn(Webhooks::new(deps.clone()).run());
     let mut shutdown = pin!(shutdown);
     tokio::select! {

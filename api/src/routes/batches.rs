@@ -6,12 +6,12 @@ use axum::Json;
 use axum::extract::{Path, RawQuery, Request, State};
 use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
+use contract::openai::ErrorEnvelope;
 use contract::openai::batches::{
     BatchList, BatchObject, BatchProgress, BatchRequest, ResubmitRequest, parse_batch, parse_resubmit,
 };
 use contract::openai::canonical::body_hash;
-use contract::openai::{ErrorEnvelope, ParseCode, ParseError};
-use contract::{Batch, BatchCancel, BatchId, IdempotencyKey, LineSet, Made, NewBatch, Purpose};
+use contract::{Batch, BatchCancel, BatchId, FileId, IdempotencyKey, LineSet, Made, NewBatch, Purpose, TenantId};
 
 use crate::auth::Caller;
 use crate::error::ApiError;
@@ -61,22 +61,7 @@ pub(super) async fn create(
     if let Some(earlier) = replay(&state, &caller, idempotency.as_ref()).await? {
         return Ok(earlier);
     }
-    let wrong_file = |what: &str| {
-        let message = format!("`input_file_id` {what}");
-        ApiError::Parameter(ParseError {
-            param: Some("input_file_id".to_owned()),
-            message,
-            code: ParseCode::InvalidValue,
-        })
-    };
-    match state.deps.admin.file(&caller.tenant, &asked.input).await? {
-        None => return Err(wrong_file("names no file: POST /v1/files gives one")),
-        Some(file) if file.has_expired() => return Err(wrong_file("names a file whose time is over: upload it again")),
-        Some(file) if file.purpose != Purpose::Batch => {
-            return Err(wrong_file("names a file that was made by a batch: upload one of purpose batch"));
-        }
-        Some(_) => {}
-    }
+    check_input(&state, &caller.tenant, &asked.input, "input_file_id").await?;
     let new = NewBatch {
         id: BatchId::new(),
         tenant: caller.tenant.clone(),
@@ -92,6 +77,28 @@ pub(super) async fn create(
         idempotency,
     };
     add(&state, &new).await
+}
+
+/// Refuses an input that is not there, is no input, or whose time is over. `param` is the field that names it.
+///
+/// # Errors
+/// What is wrong with it.
+pub(super) async fn check_input(
+    state: &AppState,
+    tenant: &TenantId,
+    input: &FileId,
+    param: &str,
+) -> Result<(), ApiError> {
+    match state.deps.admin.file(tenant, input).await? {
+        None => Err(ApiError::query(param, "names no file: POST /v1/files gives one")),
+        Some(file) if file.has_expired() => {
+            Err(ApiError::query(param, "names a file whose time is over: upload it again"))
+        }
+        Some(file) if file.purpose != Purpose::Batch => {
+            Err(ApiError::query(param, "names a file that was made by a batch: upload one of purpose batch"))
+        }
+        Some(_) => Ok(()),
+    }
 }
 
 /// What an earlier call with the same key made, whatever became of its file since.

@@ -431,13 +431,13 @@ pub(super) async fn content(
     Ok(response)
 }
 
-/// Deletes a file. Not while a batch that has not ended reads it.
+/// Deletes a file. Not while a batch that has not ended reads it, or an enabled schedule uses it.
 #[utoipa::path(delete, path = "/v1/files/{id}", tag = "batches",
     params(("id" = String, Path, description = "The file's id")),
     responses(
         (status = 200, description = "Deleted", body = FileDeleted),
         (status = 404, description = "No such file", body = ErrorEnvelope),
-        (status = 409, description = "A batch reads it", body = ErrorEnvelope),
+        (status = 409, description = "A batch reads it, or an enabled schedule uses it", body = ErrorEnvelope),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
 pub(super) async fn delete(

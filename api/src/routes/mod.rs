@@ -12,6 +12,7 @@ mod keys;
 mod list;
 mod models;
 mod operations;
+mod schedules;
 mod tenants;
 mod trajectory;
 pub(crate) mod webhooks;
@@ -47,6 +48,7 @@ use crate::state::AppState;
         (name = "openai", description = "Compatible with OpenAI's clients: each call is an interactive job that \
                                          somebody waits for. Hanging up cancels it, except with an idempotency key."),
         (name = "batches", description = "OpenAI's Files and Batches: a file of requests, one job a line."),
+        (name = "schedules", description = "Batches that are made again and again, at the times of a cron expression."),
         (name = "keys", description = "API keys, for operators (scope `admin`)."),
         (name = "tenants", description = "Limits and weights: those of all tenants, for operators (scope `admin`), and a \
                                           tenant's own."),
@@ -84,6 +86,10 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(batches::progress))
         .routes(routes!(batches::resubmit))
         .routes(routes!(batch_results::results))
+        .routes(routes!(schedules::create, schedules::list))
+        .routes(routes!(schedules::get, schedules::change, schedules::delete))
+        .routes(routes!(schedules::run))
+        .routes(routes!(schedules::runs))
         .routes(routes!(webhooks::create, webhooks::list))
         .routes(routes!(webhooks::tenant_secret))
         .routes(routes!(webhooks::rotate_tenant_secret))

@@ -49,6 +49,7 @@ struct Things {
     batch: String,
     webhook: String,
     delivery: String,
+    schedule: String,
 }
 
 /// A job that waits, and a batch that has ended, with the file it read.
@@ -68,7 +69,11 @@ async fn things(world: &World) -> Things {
     let told = world.submit(contract::Class::Standard).await;
     assert!(contract::JobStore::cancel(&*world.store, &TenantId::local(), &told).await.is_ok());
     let delivery = world.get("/v1/webhooks/deliveries").await.json()["data"][0]["id"].as_str().unwrap().to_owned();
-    Things { job, file, batch, webhook, delivery }
+    let scheduled = json!({"name": "n", "cron": "@daily", "batch": body});
+    let made = world.post("/v1/schedules", &scheduled).await;
+    assert_eq!(made.status, StatusCode::CREATED, "{}", made.text);
+    let schedule = made.json()["id"].as_str().unwrap().to_owned();
+    Things { job, file, batch, webhook, delivery, schedule }
 }
 
 /// Every route of the description with ids that exist or once did; what says how the server is left out.
@@ -85,6 +90,7 @@ fn routes(things: &Things) -> Vec<(Method, String)> {
             "batches" => &things.batch,
             "webhooks" if path.contains("/deliveries/") => &things.delivery,
             "webhooks" => &things.webhook,
+            "schedules" => &things.schedule,
             _ => &things.job,
         };
         let path = path.replace("{id}", id).replace("{model}", MODEL).replace("{tenant}", "acme");
@@ -178,7 +184,7 @@ async fn a_scope_opens_its_routes_and_no_others() {
             let is_in = match scope {
                 _ if path.starts_with("/v1/models") => true,
                 Scope::Read => {
-                    let kept = ["/v1/jobs", "/v1/files", "/v1/batches", "/v1/webhooks", "/v1/limits"];
+                    let kept = ["/v1/jobs", "/v1/files", "/v1/batches", "/v1/webhooks", "/v1/schedules", "/v1/limits"];
                     let is_secret = path.ends_with("/secret");
                     method == Method::GET && !is_secret && kept.iter().any(|prefix| path.starts_with(prefix))
                 }
@@ -269,17 +275,24 @@ async fn no_file_batch_or_webhook_of_one_tenant_is_there_for_another() {
     let delivery_id = sent_to.as_str().unwrap().to_owned();
     let (hook_path, delivery_path) =
         (format!("/v1/webhooks/{hook_id}"), format!("/v1/webhooks/deliveries/{delivery_id}"));
+    let scheduled = json!({"name": "n", "cron": "@daily", "batch": asked});
+    let schedule = call(&world, &Method::POST, "/v1/schedules", Some(&acme), Some(&scheduled)).await.json();
+    let schedule_id = schedule["id"].as_str().unwrap().to_owned();
+    let schedule_path = format!("/v1/schedules/{schedule_id}");
     let things = Things {
         job: JobId::new().to_string(),
         file: file_id.clone(),
         batch: batch_id.clone(),
         webhook: hook_id.clone(),
         delivery: delivery_id.clone(),
+        schedule: schedule_id.clone(),
     };
     let mut walked = Vec::new();
     for (method, path) in routes(&things) {
         let expected = match path.as_str() {
-            "/v1/files" | "/v1/batches" | "/v1/webhooks" | "/v1/webhooks/deliveries" if method == Method::GET => {
+            "/v1/files" | "/v1/batches" | "/v1/webhooks" | "/v1/webhooks/deliveries" | "/v1/schedules"
+                if method == Method::GET =>
+            {
                 let list = get(&world, &path, &globex).await;
                 assert_eq!(list.json()["data"], json!([]), "{path}: {}", list.text);
                 continue;
@@ -288,6 +301,7 @@ async fn no_file_batch_or_webhook_of_one_tenant_is_there_for_another() {
             path if path.starts_with(&batch_path) => "batch_not_found",
             path if path.starts_with(&delivery_path) => "delivery_not_found",
             path if path.starts_with(&hook_path) => "webhook_not_found",
+            path if path.starts_with(&schedule_path) => "schedule_not_found",
             _ => continue,
         };
         let foreign = call(&world, &method, &path, Some(&globex), Some(&json!({}))).await;
@@ -299,18 +313,24 @@ async fn no_file_batch_or_webhook_of_one_tenant_is_there_for_another() {
             .replace(&file_id[5..], &nobody)
             .replace(&batch_id[6..], &nobody)
             .replace(&hook_id[3..], &nobody)
-            .replace(&delivery_id[4..], &nobody);
+            .replace(&delivery_id[4..], &nobody)
+            .replace(&schedule_id[9..], &nobody);
         let of_nobody = call(&world, &method, &path, Some(&globex), Some(&json!({}))).await;
         let ours = foreign
             .text
             .replace(&file_id[5..], &nobody)
             .replace(&batch_id[6..], &nobody)
             .replace(&hook_id[3..], &nobody)
-            .replace(&delivery_id[4..], &nobody);
+            .replace(&delivery_id[4..], &nobody)
+            .replace(&schedule_id[9..], &nobody);
         assert_eq!((of_nobody.status, of_nobody.text), (foreign.status, ours), "{method} {path}");
         walked.push((method, path));
     }
-    assert!(walked.len() >= 15, "{walked:?}");
+    assert!(walked.len() >= 20, "{walked:?}");
+    // A schedule over somebody else's file.
+    let refused = call(&world, &Method::POST, "/v1/schedules", Some(&globex), Some(&scheduled)).await;
+    let param = refused.json()["error"]["param"].clone();
+    assert_eq!((refused.status, param), (StatusCode::BAD_REQUEST, json!("batch.input_file_id")), "{}", refused.text);
     // A batch over somebody else's file.
     let refused = call(&world, &Method::POST, "/v1/batches", Some(&globex), Some(&asked)).await;
     let param = refused.json()["error"]["param"].clone();
@@ -321,6 +341,7 @@ async fn no_file_batch_or_webhook_of_one_tenant_is_there_for_another() {
     assert_eq!(get(&world, &file_path, &acme).await.json(), file);
     assert_eq!(get(&world, &format!("{file_path}/content"), &acme).await.text.as_bytes(), sent);
     assert_eq!(get(&world, &batch_path, &acme).await.json(), batch);
+    assert_eq!(get(&world, &schedule_path, &acme).await.json(), schedule);
     assert_eq!(get(&world, &hook_path, &acme).await.json()["url"], hook["url"]);
     assert_eq!(get(&world, "/v1/files", &acme).await.json()["data"], json!([file]));
     assert_eq!(get(&world, "/v1/batches", &acme).await.json()["data"], json!([batch]));

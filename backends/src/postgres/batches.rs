@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use contract::batch::{BatchTokens, RECENT};
 use contract::{
     Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, BatchState, Cursor, FileId, JobId, JobState,
-    KeyReused, Kind, Line, LineCounts, LineId, LineSet, Made, NewBatch, RefusedLine, TenantId, Timestamp,
+    KeyReused, Kind, Line, LineCounts, LineId, LineSet, Made, NewBatch, RefusedLine, ScheduleId, TenantId, Timestamp,
 };
 use sqlx::postgres::PgRow;
 use time::OffsetDateTime;
@@ -76,7 +76,7 @@ async fn get(tx: &mut Tx<'_>, tenant: &TenantId, id: &BatchId) -> Result<Option<
 }
 
 /// Fills in what became of the lines of some batches.
-async fn count_lines(tx: &mut Tx<'_>, batches: &mut [Batch]) -> Result<(), Fault> {
+pub(super) async fn count_lines(tx: &mut Tx<'_>, batches: &mut [Batch]) -> Result<(), Fault> {
     let ids: Vec<Uuid> = batches.iter().map(|batch| batch.id.0).collect();
     let rows = answer(sqlx::query(include_str!("sql/count_lines.sql")).bind(ids).fetch_all(&mut *tx.conn)).await?;
     let mut by_id: HashMap<BatchId, &mut Batch> = batches.iter_mut().map(|batch| (batch.id, batch)).collect();
@@ -480,7 +480,7 @@ impl Write for End<'_> {
     }
 }
 
-fn read(row: &PgRow) -> Result<Batch, Fault> {
+pub(super) fn read(row: &PgRow) -> Result<Batch, Fault> {
     let moment = |name| Ok::<_, Fault>(column::<Option<OffsetDateTime>>(row, name)?.map(|at| Timestamp(millis_of(at))));
     let metadata: BTreeMap<String, String> = json("metadata", column::<&str>(row, "metadata")?)?;
     let endpoint: Kind = kind(column(row, "endpoint")?)?;
@@ -504,6 +504,7 @@ fn read(row: &PgRow) -> Result<Batch, Fault> {
         usage: BatchTokens::default(),
         created_at: Timestamp(time(row, "created_at")?),
         run_after: moment("run_after")?,
+        schedule: column::<Option<Uuid>>(row, "schedule")?.map(ScheduleId),
         in_progress_at: moment("in_progress_at")?,
         expires_at: Timestamp(time(row, "expires_at")?),
         finalizing_at: moment("finalizing_at")?,

@@ -32,6 +32,7 @@ mod migrate;
 mod read;
 mod reap;
 mod row;
+mod schedules;
 mod tenants;
 mod webhooks;
 

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use contract::batch::{BatchTokens, RECENT};
 use contract::{
     Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, BatchState, Cursor, FileId, JobId, JobState,
-    KeyReused, Line, LineCounts, LineId, LineSet, Made, NewBatch, RefusedLine, TenantId, Timestamp,
+    KeyReused, Line, LineCounts, LineId, LineSet, Made, NewBatch, RefusedLine, ScheduleId, TenantId, Timestamp,
 };
 use sqlx::sqlite::SqliteRow;
 use sqlx::{SqliteConnection, SqlitePool};
@@ -74,7 +74,7 @@ async fn get(
 }
 
 /// Fills in what became of the lines of a batch.
-async fn count_lines(conn: &mut SqliteConnection, batch: &mut Batch) -> Result<(), Fault> {
+pub(super) async fn count_lines(conn: &mut SqliteConnection, batch: &mut Batch) -> Result<(), Fault> {
     for row in &sqlx::query(include_str!("sql/count_lines.sql")).bind(batch.id.0).fetch_all(conn).await? {
         let number = |name| Ok::<_, Fault>(column::<i64>(row, name)?.unsigned_abs());
         let n = number("n")?;
@@ -412,7 +412,7 @@ impl Write for End {
     }
 }
 
-fn read(row: &SqliteRow, now: i64) -> Result<Batch, Fault> {
+pub(super) fn read(row: &SqliteRow, now: i64) -> Result<Batch, Fault> {
     let moment = |name| Ok::<_, Fault>(column::<Option<i64>>(row, name)?.map(Timestamp));
     let life: Option<i64> = column(row, "output_life_ms")?;
     Ok(Batch {
@@ -434,6 +434,7 @@ fn read(row: &SqliteRow, now: i64) -> Result<Batch, Fault> {
         usage: BatchTokens::default(),
         created_at: Timestamp(column(row, "created_at")?),
         run_after: moment("run_after")?,
+        schedule: column::<Option<Uuid>>(row, "schedule")?.map(ScheduleId),
         in_progress_at: moment("in_progress_at")?,
         expires_at: Timestamp(column(row, "expires_at")?),
         finalizing_at: moment("finalizing_at")?,

@@ -17,6 +17,7 @@ mod lease;
 mod read;
 mod reap;
 mod row;
+mod schedules;
 mod tenants;
 mod webhooks;
 mod writer;

@@ -23,6 +23,7 @@ mod store_keys;
 mod store_lease;
 mod store_read;
 mod store_reap;
+mod store_schedules;
 mod store_shares;
 mod store_tenants;
 mod store_webhooks;
@@ -248,6 +249,20 @@ on_every_store!(store_tenants:
     of_a_call_a_tenant_gets_what_fits,
     batch_lines_are_not_a_tenants_queued_jobs,
     a_full_tenants_keys_still_find_their_jobs,
+);
+
+on_every_store!(store_schedules:
+    a_schedule_is_kept_as_it_was_made,
+    one_key_makes_one_schedule,
+    schedules_are_listed_newest_first_and_a_hundred_are_the_most,
+    a_schedule_needs_a_file_for_batches_that_lives,
+    a_time_is_run_once_by_whoever_is_first,
+    a_run_that_has_not_ended_is_waited_for,
+    times_that_were_missed_are_one_run_or_none,
+    a_file_stays_while_an_enabled_schedule_uses_it,
+    a_schedule_whose_file_is_gone_says_so_and_goes_on,
+    a_changed_schedule_runs_at_its_new_times_only,
+    runs_on_demand_are_listed_with_the_others,
 );
 
 on_every_store!(random: random_lives_follow_the_model);

@@ -13,7 +13,7 @@ mod resubmit;
 mod results;
 mod sink;
 mod status;
-mod submit;
+pub mod submit;
 pub mod view;
 
 use std::process::ExitCode;

@@ -119,7 +119,11 @@ pub fn pairs(metadata: &[(String, String)]) -> Value {
     metadata.iter().map(|(key, value)| (key.clone(), Value::from(value.clone()))).collect::<Map<_, _>>().into()
 }
 
-fn check(path: &Path) -> anyhow::Result<()> {
+/// Finds what the server would refuse before anything is sent.
+///
+/// # Errors
+/// The file cannot be the input of a batch.
+pub fn check(path: &Path) -> anyhow::Result<()> {
     let about = std::fs::metadata(path).with_context(|| format!("{} cannot be read", path.display()))?;
     ensure!(!about.is_dir(), "{} is a folder; give a file of requests", path.display());
     ensure!(about.len() > 0, "{} is empty: a batch needs at least one line", path.display());
@@ -134,7 +138,10 @@ fn check(path: &Path) -> anyhow::Result<()> {
 }
 
 /// The route that the first line names.
-fn route_of(path: &Path) -> anyhow::Result<String> {
+///
+/// # Errors
+/// It names none, or cannot be read.
+pub fn route_of(path: &Path) -> anyhow::Result<String> {
     let mut reader = BufReader::new(File::open(path).with_context(|| format!("{} cannot be read", path.display()))?);
     let mut line = Vec::new();
     while line.trim_ascii().is_empty() {

@@ -88,6 +88,9 @@ impl Refusal {
             404 if is("model_not_found") => Some("without --model the server's own model is used".to_owned()),
             404 if is("job_not_found") => Some("`penstock list` shows the jobs there are".to_owned()),
             404 if is("batch_not_found") => Some("`penstock batch list` shows the batches there are".to_owned()),
+            404 if is("schedule_not_found") => {
+                Some("`penstock schedules list` shows the schedules there are".to_owned())
+            }
             404 if is("webhook_not_found") => Some("`penstock webhooks list` shows the webhooks there are".to_owned()),
             404 if is("delivery_not_found") => {
                 Some("`penstock webhooks deliveries` shows the deliveries there are".to_owned())

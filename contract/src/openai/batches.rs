@@ -60,7 +60,7 @@ pub struct BatchRequest {
 }
 
 /// Life of a batch's output files.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct OutputExpiresAfter {
     /// Always `created_at`: from when the file was made.
     #[schema(pattern = "^created_at$")]
@@ -407,6 +407,9 @@ pub struct BatchObject {
     /// The client's own pairs.
     #[schema(required)]
     pub metadata: Option<BTreeMap<String, String>>,
+    /// The schedule that made it; only there where one did. Penstock's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schedule_id: Option<String>,
 }
 
 /// What is wrong with a batch's file.
@@ -501,11 +504,12 @@ impl BatchObject {
                 total_tokens: batch.usage.prompt_tokens.saturating_add(batch.usage.output_tokens),
             },
             metadata: (!batch.metadata.is_empty()).then(|| batch.metadata.clone()),
+            schedule_id: batch.schedule.map(|id| id.to_string()),
         }
     }
 }
 
-/// How far a batch is. Penstock's own: [`BatchObject`] has the members of the public API and no other.
+/// How far a batch is. Penstock's own: [`BatchObject`] has the members of the public API, and its schedule.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct BatchProgress {
     /// Always `batch.progress`.

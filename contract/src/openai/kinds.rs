@@ -30,7 +30,7 @@ pub enum ErrorKind {
     FileNotFound,
     /// The file's time is over.
     FileExpired,
-    /// A batch reads the file.
+    /// A batch reads the file, or an enabled schedule uses it.
     FileInUse,
     /// No such batch of this tenant.
     BatchNotFound,
@@ -44,6 +44,10 @@ pub enum ErrorKind {
     WebhookNotFound,
     /// No such delivery of this tenant.
     DeliveryNotFound,
+    /// No such schedule of this tenant.
+    ScheduleNotFound,
+    /// The file of the schedule is gone.
+    ScheduleFileGone,
     /// All or none were asked for, and another one was refused.
     OthersRefused,
     /// No such model.
@@ -144,6 +148,8 @@ impl ErrorKind {
             ErrorKind::NothingToResubmit => final_look(409, INVALID, "nothing_to_resubmit"),
             ErrorKind::WebhookNotFound => look(404, INVALID, "webhook_not_found"),
             ErrorKind::DeliveryNotFound => look(404, INVALID, "delivery_not_found"),
+            ErrorKind::ScheduleNotFound => look(404, INVALID, "schedule_not_found"),
+            ErrorKind::ScheduleFileGone => final_look(409, INVALID, "schedule_file_gone"),
             ErrorKind::OthersRefused => look(409, INVALID, "others_refused"),
             ErrorKind::ModelNotFound => look(404, INVALID, "model_not_found"),
             ErrorKind::JobNotFound => look(404, INVALID, "job_not_found"),

@@ -21,6 +21,7 @@ pub mod kinds;
 mod messages;
 pub mod native;
 pub mod requests;
+pub mod schedules;
 pub mod stream;
 pub mod tenants;
 pub mod views;

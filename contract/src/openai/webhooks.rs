@@ -57,7 +57,7 @@ pub struct RotateRequest {
 }
 
 /// `webhook` of a job or batch: where it alone is told of.
-#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct HookRequest {
     /// Where to: `https://…`. Signed with the secret of `GET /v1/webhooks/secret`.
     #[schema(example = "https://example.com/penstock", max_length = 2_048)]

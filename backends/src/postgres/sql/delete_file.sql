@@ -4,3 +4,4 @@ WHERE id = $1 AND tenant = $2
       SELECT FROM batches
       WHERE input = $1 AND state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
   )
+  AND NOT EXISTS (SELECT FROM schedules WHERE input = $1 AND next_at IS NOT NULL)

@@ -7,4 +7,4 @@ WHERE id = $2 AND state IN ('validating', 'in_progress', 'finalizing', 'cancelli
   AND NOT EXISTS (SELECT FROM jobs WHERE batch = $2 AND finished_at IS NULL)
 RETURNING id, tenant, endpoint, model, input, window_text, metadata::text AS metadata, output_life_ms, state,
           errors::text AS errors, output, error_file, total, next_line, next_byte, created_at, in_progress_at, expires_at,
-          run_after, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at, store_now($1) AS now
+          run_after, schedule, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at, store_now($1) AS now

@@ -1,7 +1,7 @@
 -- What waits for its time or for its jobs has no work now.
 SELECT id, tenant, endpoint, model, input, window_text, metadata::text AS metadata, output_life_ms, state,
        errors::text AS errors, output, error_file, total, next_line, next_byte, created_at, in_progress_at, expires_at,
-       run_after, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at, store_now($1) AS now
+       run_after, schedule, finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at, store_now($1) AS now
 FROM batches
 WHERE state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
   AND NOT (state = 'in_progress' AND run_after IS NOT NULL AND run_after > store_now($1))

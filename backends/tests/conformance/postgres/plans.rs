@@ -28,7 +28,7 @@ struct Query {
 }
 
 #[rustfmt::skip]
-const QUERIES: [Query; 25] = [
+const QUERIES: [Query; 29] = [
     query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "1"],
         ["jobs_waiting", "turns_pkey", "shares_pkey", "tenants_pkey"]),
     query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "7", "'queued'", "'{acme}'", "'{9}'"],
@@ -60,6 +60,11 @@ const QUERIES: [Query; 25] = [
     query!("list", ["NULL", "'acme'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'", "NULL", "NULL", "NULL", "NULL", "20"],
         ["jobs_tenant"]),
     query!("unarchived", ["NULL", "100"], ["jobs_unarchived"]),
+    query!("due_schedules", ["NULL", "100"], ["schedules_due"]),
+    query!("look_at_schedule", ["'ID'", "NULL", "'ID'", "'acme'"],
+        ["batches_schedule_open", "batches_schedule_due", "files_pkey"]),
+    query!("schedule_runs", ["NULL", "'ID'", "NULL", "20"], ["batches_schedule"]),
+    query!("list_schedules", ["NULL", "'acme'", "NULL", "20"], ["schedules_tenant"]),
 ];
 
 async fn check(conn: &mut PgConnection, query: &Query, jobs: &[NewJob], when: &str) {
