@@ -196,6 +196,7 @@ fn job() -> NewJob {
         idempotency: None,
         published_by_caller: true,
         trajectory: TrajectoryMode::Full,
+        keep: None,
     }
 }
 

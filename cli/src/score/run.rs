@@ -197,6 +197,7 @@ fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid, u3
         published_by_caller: false,
         // Its answers are in the output; the folder of the run goes away with its records.
         trajectory: contract::TrajectoryMode::Off,
+        keep: None,
     }
 }
 

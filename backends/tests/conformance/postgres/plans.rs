@@ -28,7 +28,7 @@ struct Query {
 }
 
 #[rustfmt::skip]
-const QUERIES: [Query; 24] = [
+const QUERIES: [Query; 28] = [
     query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "NULL"], ["jobs_waiting", "turns_pkey"]),
     query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "'acme'", "'queued'"], ["jobs_pkey"]),
     query!("wake_now", ["NULL", "'IDS'", "'queued'"], ["jobs_pkey"]),
@@ -57,6 +57,10 @@ const QUERIES: [Query; 24] = [
     query!("list", ["NULL", "'acme'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'", "NULL", "NULL", "NULL", "NULL", "20"],
         ["jobs_tenant"]),
     query!("unarchived", ["NULL", "100"], ["jobs_unarchived"]),
+    query!("expired_jobs", ["NULL", "500"], ["jobs_expiring", "batches_pkey", "batches_open"]),
+    query!("lock_expired_jobs", ["'IDS'"], ["jobs_pkey"]),
+    query!("empty_jobs", ["NULL", "'IDS'"], ["jobs_pkey", "batches_pkey", "batches_open", "segments_pkey"]),
+    query!("unkept_segments", ["100"], ["segments_unkept"]),
 ];
 
 async fn check(conn: &mut PgConnection, query: &Query, jobs: &[NewJob], when: &str) {
