@@ -5,10 +5,11 @@ use std::time::Duration;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use contract::openai::json::BadJson;
+use contract::openai::native::{EmptiedBody, JobObject, job_object};
 use contract::openai::views::Inconsistent;
 use contract::openai::{ErrorEnvelope, ErrorKind, ParseCode, ParseError};
 use contract::record::RecordError;
-use contract::{BatchState, Class, JobError, JobState, QueueId, Scope, StoreError};
+use contract::{BatchState, Class, Job, JobError, JobState, QueueId, Scope, StoreError, Timestamp};
 
 use crate::quota::{Rated, Violated, whole_seconds};
 
@@ -70,6 +71,8 @@ pub(crate) enum ApiError {
     OthersRefused,
     #[error("there is no job `{id}`")]
     JobNotFound { id: String },
+    #[error("request, result and trajectory of this job were kept until {until}, and are gone; `job` is what is left")]
+    JobEmptied { until: String, job: Box<JobObject> },
     #[error("no trajectory of this job is kept: {reason}")]
     NoTrajectory { reason: String },
     #[error("the job is {state}; its trajectory is there once it has succeeded: wait for its end")]
@@ -150,6 +153,12 @@ impl ApiError {
         ApiError::Parameter(ParseError { param: Some(param), message, code: ParseCode::InvalidValue })
     }
 
+    /// What there is of a job whose payload's time is over.
+    pub fn emptied(job: &Job) -> Self {
+        let until = job.result_expires_at.or(job.emptied_at).map(Timestamp::rfc3339).unwrap_or_default();
+        ApiError::JobEmptied { until, job: Box::new(job_object(job, None)) }
+    }
+
     /// The kind on the wire; without a catch-all, so that a new variant does not compile until someone decides.
     fn kind(&self) -> ErrorKind {
         match self {
@@ -176,6 +185,7 @@ impl ApiError {
             ApiError::ScheduleFileGone => ErrorKind::ScheduleFileGone,
             ApiError::OthersRefused => ErrorKind::OthersRefused,
             ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
+            ApiError::JobEmptied { .. } => ErrorKind::JobEmptied,
             ApiError::NoTrajectory { .. } => ErrorKind::NoTrajectory,
             ApiError::NotEnded { .. } => ErrorKind::JobNotEnded,
             ApiError::RouteNotFound { .. } => ErrorKind::RouteNotFound,
@@ -262,7 +272,14 @@ impl IntoResponse for ApiError {
         self.log();
         let look = self.kind().look();
         let status = StatusCode::from_u16(look.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-        let mut response = (status, axum::Json(self.envelope())).into_response();
+        let envelope = self.envelope();
+        let mut response = match &self {
+            ApiError::JobEmptied { job, .. } => {
+                let body = EmptiedBody { error: envelope.error, job: JobObject::clone(job) };
+                (status, axum::Json(body)).into_response()
+            }
+            _ => (status, axum::Json(envelope)).into_response(),
+        };
         if let ApiError::RateLimited { what, wait, .. } = self {
             response.extensions_mut().insert(Violated { what, wait });
         }

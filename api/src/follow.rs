@@ -49,12 +49,12 @@ impl Follow {
     /// Follows `job` from the token after position `after` on; also returns the job as it is now.
     ///
     /// # Errors
-    /// 404 when there is no such job of this tenant; 503 when the store cannot be read.
+    /// 404 when there is no such job of this tenant; 410 when its payload's time is over; 503 when the store cannot be read.
     pub async fn start(state: &AppState, tenant: &TenantId, job: JobId, after: u32) -> Result<(Self, Job), ApiError> {
         // Subscribe before the query, or what happens in between is lost.
         let waiter = state.waiters.wait_for(job);
         let bus = state.deps.bus.events(&job, after).await.ok();
-        let now = results::job(state, tenant, &job).await?;
+        let now = results::kept(results::job(state, tenant, &job).await?)?;
         let mut follow = Self {
             state: state.clone(),
             tenant: tenant.clone(),

@@ -29,6 +29,9 @@ impl Finished {
     /// # Errors
     /// Why it did not.
     pub fn record(&self) -> Result<&Record, ApiError> {
+        if self.record.is_none() && self.job.is_gone() {
+            return Err(ApiError::emptied(&self.job));
+        }
         match (self.job.state, &self.record) {
             (JobState::Succeeded, Some(record)) => Ok(record),
             (JobState::Failed, _) => {
@@ -48,16 +51,37 @@ pub(crate) async fn job(state: &AppState, tenant: &TenantId, id: &JobId) -> Resu
     found.ok_or_else(|| ApiError::JobNotFound { id: id.to_string() })
 }
 
-/// Reads the job's record, if it has one.
+/// A job whose payload is kept, or has not ended.
+///
+/// # Errors
+/// 410 with what is left of one whose payload's time is over.
+pub(crate) fn kept(job: Job) -> Result<Job, ApiError> {
+    if job.is_gone() { Err(ApiError::emptied(&job)) } else { Ok(job) }
+}
+
+/// Reads the job's record, if it has one and its time is not over.
 pub(crate) async fn finished(state: &AppState, job: Job) -> Result<Finished, ApiError> {
+    if job.is_gone() {
+        return Ok(Finished { job, record: None });
+    }
+    with_record(state, job).await
+}
+
+/// Reads the job's record, if it has one. One whose time is over may have it still.
+pub(crate) async fn with_record(state: &AppState, job: Job) -> Result<Finished, ApiError> {
     let Some(location) = &job.record else { return Ok(Finished { job, record: None }) };
     match read(state, location).await {
         // Archived since the row was read: what was staged is in a segment now.
         Err(ApiError::Objects(object_store::Error::NotFound { .. })) => {
             let job = self::job(state, &job.tenant, &job.id).await?;
             let Some(location) = &job.record else { return Ok(Finished { job, record: None }) };
-            let record = Some(read(state, location).await?);
-            Ok(Finished { job, record })
+            match read(state, location).await {
+                // Its objects go before its row says so.
+                Err(ApiError::Objects(object_store::Error::NotFound { .. })) if job.is_gone() => {
+                    Ok(Finished { job, record: None })
+                }
+                record => Ok(Finished { record: Some(record?), job }),
+            }
         }
         record => Ok(Finished { record: Some(record?), job }),
     }

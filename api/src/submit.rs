@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use contract::openai::parse_job;
 use contract::{
     CancelAnswer, Class, Hook, IdempotencyKey, Input, Job, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId,
-    Refused, Request, ServedModel, Signal, TenantId, Wake,
+    Refused, Request, ServedModel, Signal, Storage, TenantId, Wake,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -38,6 +38,8 @@ pub(crate) struct Submission {
     pub metadata: BTreeMap<String, String>,
     pub sequence_key: Option<String>,
     pub webhook: Option<Hook>,
+    /// How long its payload is kept.
+    pub storage: Storage,
     /// It is put off for so long.
     pub delay: Duration,
     pub traceparent: Option<String>,
@@ -79,6 +81,7 @@ impl Submission {
             metadata: parsed.metadata,
             sequence_key: parsed.sequence_key,
             webhook: parsed.webhook,
+            storage: parsed.storage,
             delay,
             traceparent,
             idempotency,
@@ -214,9 +217,11 @@ pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob
         // 53 bits: a number that every JSON reader shows exactly, so that it can be sent again.
         None => getrandom::u64().map_err(|_| ApiError::Internal)? >> 11,
     };
+    let (trajectory, keep) = state.deps.trajectories.kept(&submission.tenant, submission.storage);
     Ok(NewJob {
         id: JobId::new(),
-        trajectory: state.deps.trajectories.of(&submission.tenant),
+        trajectory,
+        keep,
         tenant: submission.tenant,
         release,
         route: submission.request.model.clone(),

@@ -51,6 +51,7 @@ fn job() -> NewJob {
         idempotency: None,
         published_by_caller: false,
         trajectory: contract::TrajectoryMode::Full,
+        keep: None,
     }
 }
 

@@ -115,6 +115,7 @@ pub fn trajectories(settings: &Config) -> contract::Trajectories {
     contract::Trajectories {
         default: settings.trajectories.default,
         tenants: tenants.map(|(tenant, mode)| (contract::TenantId::from(tenant.as_str()), *mode)).collect(),
+        keep: (!settings.trajectories.keep.is_zero()).then_some(settings.trajectories.keep),
     }
 }
 

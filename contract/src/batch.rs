@@ -164,6 +164,8 @@ pub struct NewBatch {
     pub metadata: BTreeMap<String, String>,
     /// Life of its output files.
     pub output_life: Option<Duration>,
+    /// How long the payload of a line is kept after its end, where the server's policy does not say.
+    pub keep: Option<Duration>,
     /// The lines of its file that it is of; all, if none are named.
     pub only: Option<LineSet>,
     /// Where it alone is told of.
@@ -271,6 +273,8 @@ pub struct Batch {
     pub metadata: BTreeMap<String, String>,
     /// Life of its output files.
     pub output_life: Option<Duration>,
+    /// How long the payload of a line is kept after its end, where the server's policy does not say.
+    pub keep: Option<Duration>,
     /// Where it stands.
     pub state: BatchState,
     /// What is wrong with its file.

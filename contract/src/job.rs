@@ -65,6 +65,8 @@ pub struct NewJob {
     pub published_by_caller: bool,
     /// How much of it is kept as its trajectory.
     pub trajectory: TrajectoryMode,
+    /// How long its payload is kept after its end; `None` is for ever.
+    pub keep: Option<Duration>,
 }
 
 /// What was accepted.
@@ -233,6 +235,12 @@ pub struct Job {
     /// Where its trajectory was archived, if it was: for [`TrajectoryMode::Full`] the same place as its record.
     /// Absent from lists.
     pub segment: Option<SegmentPlace>,
+    /// How long its payload is kept after its end; `None` is for ever.
+    pub keep: Option<Duration>,
+    /// When its payload's time is over, once it has ended.
+    pub result_expires_at: Option<Timestamp>,
+    /// When its payload was removed: it has no record, metadata or trajectory from then on.
+    pub emptied_at: Option<Timestamp>,
     /// The store's clock when it answered.
     pub now: Timestamp,
 }
@@ -266,8 +274,17 @@ impl Job {
             record: None,
             trajectory: new.trajectory,
             segment: None,
+            keep: new.keep,
+            result_expires_at: None,
+            emptied_at: None,
             now: at,
         }
+    }
+
+    /// Whether its payload's time is over. Its bytes may be there for some seconds more, and those of a batch's line until
+    /// the batch has ended.
+    pub fn is_gone(&self) -> bool {
+        self.emptied_at.is_some() || self.result_expires_at.is_some_and(|end| end <= self.now)
     }
 }
 

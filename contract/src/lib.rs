@@ -17,6 +17,7 @@ pub mod ports;
 pub mod record;
 pub mod release;
 pub mod request;
+pub mod retention;
 pub mod schedule;
 pub mod tenant;
 pub mod time;
@@ -43,6 +44,7 @@ pub use ports::{
 pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, Trajectories, TrajectoryMode};
 pub use release::ServedModel;
 pub use request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
+pub use retention::{ExpiredJob, Storage};
 pub use schedule::{
     BatchTemplate, CatchUp, Cron, Fired, NewSchedule, Overlap, Schedule, ScheduleChange, ScheduleId, ScheduleRefused,
     Zone,

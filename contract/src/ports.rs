@@ -23,6 +23,7 @@ use crate::life::JobState;
 use crate::outcome::{JobError, Outcome, Usage};
 use crate::record::SegmentPlace;
 use crate::release::ServedModel;
+use crate::retention::ExpiredJob;
 use crate::tenant::{Tenant, TenantChange};
 use crate::webhook::{
     AttemptEnd, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, NewWebhook, Webhook, WebhookChange,
@@ -162,6 +163,17 @@ pub trait AdminStore: ScheduleStore {
     async fn expired_files(&self, limit: u32) -> Result<Vec<FileId>, StoreError>;
     /// The bytes of these files are gone: only what there is to know of them stays.
     async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError>;
+
+    /// Up to `limit` ended jobs of all tenants whose payload's time is over and that may still have it, first expired first.
+    /// Never a line of a batch that has not ended.
+    async fn expired_jobs(&self, limit: u32) -> Result<Vec<ExpiredJob>, StoreError>;
+    /// The objects of these jobs are gone: their rows let go of request, record, trajectory, metadata, sequence key and
+    /// webhook. Only of those whose time is over; answers how many it emptied. A segment counts one job less for each.
+    async fn empty_jobs(&self, jobs: &[JobId]) -> Result<u64, StoreError>;
+    /// Up to `limit` keys of segments of which every job was emptied.
+    async fn unkept_segments(&self, limit: u32) -> Result<Vec<String>, StoreError>;
+    /// The objects of these segments are gone: they are forgotten, if still no job is in them.
+    async fn forget_segments(&self, keys: &[String]) -> Result<(), StoreError>;
 
     /// What an idempotency key made, if it was used; an error if that was with another body.
     async fn made_before(

@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use zstd::bulk::{Compressor, Decompressor};
@@ -109,6 +110,8 @@ pub struct Trajectories {
     pub default: TrajectoryMode,
     /// By tenant.
     pub tenants: BTreeMap<TenantId, TrajectoryMode>,
+    /// How long payloads of jobs are kept after the end, where a job does not say; `None` is for ever.
+    pub keep: Option<Duration>,
 }
 
 impl Trajectories {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use contract::retention::record_key;
 use contract::{Lease, RecordLocation, Usage};
 use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use tokio::sync::{Semaphore, mpsc};
@@ -72,7 +73,7 @@ pub struct TooManyWait;
 
 async fn put_in_time(objects: &dyn ObjectStore, live: &Live, staging: Staging) -> Finished {
     let Staging { lease, bytes, deadline, usage, first_token_ms } = staging;
-    let key = format!("records/{}/{}.json.zst", lease.job, lease.attempt);
+    let key = record_key(&lease.job, lease.attempt);
     let path = key.as_str().into();
     let bytes = PutPayload::from(bytes);
     let mut pause = FIRST_WAIT;

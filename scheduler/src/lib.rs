@@ -7,6 +7,7 @@
 
 mod archiver;
 mod batches;
+mod emptying;
 mod feeder;
 mod lead;
 mod lines;

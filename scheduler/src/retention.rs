@@ -10,6 +10,7 @@ use object_store::ObjectStoreExt;
 use object_store::path::Path;
 
 use crate::Deps;
+use crate::emptying;
 use crate::lead::{self, Lead};
 use crate::patience::Patience;
 
@@ -21,6 +22,15 @@ const FILES: u32 = 500;
 const DELIVERIES_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
 /// Objects deleted at the same time.
 const DELETES: usize = 16;
+
+/// What a turn left to do.
+#[derive(Clone, Copy)]
+enum Left {
+    /// There may be more that is due.
+    More,
+    /// Nothing that is due.
+    Nothing,
+}
 
 /// The loop's state.
 pub(crate) struct Retention {
@@ -38,9 +48,8 @@ impl Retention {
     pub(crate) async fn run(mut self) -> Infallible {
         loop {
             match self.turn().await {
-                // A full page: there is more.
-                Ok(Some(n)) if n == FILES as usize => self.patience.succeeded(),
-                Ok(Some(_)) => {
+                Ok(Some(Left::More)) => self.patience.succeeded(),
+                Ok(Some(Left::Nothing)) => {
                     self.patience.succeeded();
                     tokio::time::sleep(LOOK).await;
                 }
@@ -51,11 +60,19 @@ impl Retention {
         }
     }
 
-    /// How many files were emptied; `None` when another scheduler leads.
-    async fn turn(&mut self) -> Result<Option<usize>, RetentionError> {
+    /// What is left; `None` when another scheduler leads.
+    async fn turn(&mut self) -> Result<Option<Left>, RetentionError> {
         if !self.lead.is_ours().await? {
             return Ok(None);
         }
+        // What goes wrong with one kind must not keep the other.
+        let more_jobs = emptying::empty(&self.deps).await;
+        let more_files = self.files().await?;
+        Ok(Some(if more_jobs? || more_files { Left::More } else { Left::Nothing }))
+    }
+
+    /// Empties files and forgets deliveries; answers whether there may be more.
+    async fn files(&mut self) -> Result<bool, RetentionError> {
         let expired = self.deps.admin.expired_files(FILES).await?;
         let objects = &self.deps.objects;
         let deletes = stream::iter(expired).map(|id| async move {
@@ -80,14 +97,15 @@ impl Retention {
             && self.lead.is_ours().await?
         {}
         match fault {
-            None => Ok(Some(emptied.len())),
+            // A full page: there is more.
+            None => Ok(emptied.len() == FILES as usize),
             Some(err) => Err(err.into()),
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-enum RetentionError {
+pub(crate) enum RetentionError {
     #[error("the store")]
     Store(#[from] StoreError),
     #[error("the object store")]

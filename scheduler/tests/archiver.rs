@@ -197,6 +197,7 @@ fn job() -> NewJob {
         idempotency: None,
         published_by_caller: true,
         trajectory: TrajectoryMode::Full,
+        keep: None,
     }
 }
 

@@ -133,6 +133,7 @@ impl World {
             window_text: "1h".into(),
             metadata: BTreeMap::new(),
             output_life: None,
+            keep: None,
             idempotency: None,
         };
         self.store.add_batch(&batch).await.unwrap().unwrap();
@@ -386,6 +387,7 @@ async fn only_the_lines_that_are_named_run() {
         window_text: first.window_text.clone(),
         metadata: BTreeMap::new(),
         output_life: None,
+        keep: None,
         run_after: None,
         only: Some(only),
         webhook: None,
@@ -549,6 +551,7 @@ fn job_of(batch: BatchId, line: u32) -> NewJob {
         idempotency: None,
         published_by_caller: false,
         trajectory: contract::TrajectoryMode::Full,
+        keep: None,
     }
 }
 

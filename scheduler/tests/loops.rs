@@ -217,6 +217,7 @@ fn job() -> NewJob {
         idempotency: None,
         published_by_caller: false,
         trajectory: contract::TrajectoryMode::Full,
+        keep: None,
     }
 }
 

@@ -196,6 +196,7 @@ impl World {
             idempotency: None,
             published_by_caller: false,
             trajectory: TrajectoryMode::Full,
+            keep: None,
         };
         let id = job.id;
         self.store.accept(&[job]).await.unwrap().remove(0).unwrap();

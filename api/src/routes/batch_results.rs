@@ -7,7 +7,7 @@ use axum::response::Response;
 use bytes::Bytes;
 use contract::openai::ErrorEnvelope;
 use contract::openai::batches::{LineError, OutputLine};
-use contract::{BatchState, Line, LineId, TenantId};
+use contract::{BatchState, Job, Line, LineId, TenantId};
 use futures::{StreamExt, stream};
 
 use crate::auth::Caller;
@@ -33,7 +33,8 @@ const READS: usize = 16;
 ///
 /// Each is a line as the batch's files have it, results and errors alike, in the order in which they ended. Who goes on
 /// from the `id` of the last one gets each once. What never became a job, because the batch was cancelled or its time was
-/// over, is only in the error file.
+/// over, is only in the error file. A result whose time is over (`result_expires_at` of its job) is an error
+/// `result_expired`; the output file has a time of its own.
 #[utoipa::path(get, path = "/v1/batches/{id}/results", tag = "batches",
     params(
         ("id" = String, Path, description = "The batch's id"),
@@ -62,8 +63,8 @@ pub(super) async fn results(
     let batch = find(&state, &caller, &id).await?;
     let found = state.deps.admin.ended_lines(&id, after, limit).await?;
     let (lines, has_more) = found.ok_or_else(|| ApiError::query("after", "is no line of this batch that has ended"))?;
-    let is_expired = batch.state == BatchState::Expired;
-    let answers = stream::iter(lines).map(move |line| answer(state.clone(), caller.tenant.clone(), line, is_expired));
+    let batch_state = batch.state;
+    let answers = stream::iter(lines).map(move |line| answer(state.clone(), caller.tenant.clone(), line, batch_state));
     let mut response = Response::new(Body::from_stream(answers.buffered(READS)));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/jsonl"));
@@ -88,17 +89,18 @@ fn parameters(query: Option<&str>) -> Result<(Option<LineId>, u32), ApiError> {
 }
 
 /// One line of the answer. An error ends the body in the middle, which the client sees.
-async fn answer(state: AppState, tenant: TenantId, line: Line, is_expired: bool) -> Result<Bytes, ApiError> {
-    let record = match &line {
-        Line::Job { job, .. } if job.record.is_some() => {
-            let mut job = (**job).clone();
-            job.tenant = tenant;
-            results::finished(&state, job).await.inspect_err(|error| error.log())?.record
+async fn answer(state: AppState, tenant: TenantId, line: Line, batch: BatchState) -> Result<Bytes, ApiError> {
+    let (line, record) = match line {
+        // Payloads of lines stay at least until the batch has ended.
+        Line::Job { line, custom_id, job } if job.record.is_some() && !(batch.is_terminal() && job.is_gone()) => {
+            let job = Job { tenant, ..*job };
+            let finished = results::with_record(&state, job).await.inspect_err(|error| error.log())?;
+            (Line::Job { line, custom_id, job: Box::new(finished.job) }, finished.record)
         }
-        Line::Job { .. } | Line::Refused(_) => None,
+        line => (line, None),
     };
-    let (mut answer, _) = OutputLine::of(&line, record.as_ref()).ok_or(ApiError::Internal)?;
-    if is_expired && answer.error.is_some() {
+    let (mut answer, is_result) = OutputLine::of(&line, record.as_ref()).ok_or(ApiError::Internal)?;
+    if batch == BatchState::Expired && !is_result && answer.error.is_some() {
         // A job that its batch's end cut off says whose end it was, as in the file.
         answer.error = Some(LineError::expired());
     }

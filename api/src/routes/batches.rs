@@ -74,6 +74,7 @@ pub(super) async fn create(
         run_after: asked.run_after,
         only: None,
         webhook: asked.webhook,
+        keep: asked.keep,
         idempotency,
     };
     add(&state, &new).await
@@ -232,6 +233,7 @@ pub(super) async fn resubmit(
         run_after: None,
         only: Some(only),
         webhook: None,
+        keep: batch.keep,
         idempotency,
     };
     add(&state, &new).await

@@ -9,6 +9,7 @@ use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
 use contract::openai::bodies::{ChatCompletion, TextCompletion};
 use contract::openai::canonical::body_hash;
+use contract::openai::native::EmptiedBody;
 use contract::openai::requests::{ChatRequest, CompletionRequest};
 use contract::openai::stream::{Chunks, DONE};
 use contract::openai::views::result_body;
@@ -43,6 +44,7 @@ use crate::{body, results};
         (status = 400, description = "A field is wrong, or the prompt is too long", body = ErrorEnvelope),
         (status = 404, description = "No such model", body = ErrorEnvelope),
         (status = 409, description = "Somebody cancelled the job", body = ErrorEnvelope),
+        (status = 410, description = "The job of this key has ended, and its answer is not kept any more", body = EmptiedBody),
         (status = 422, description = "The key was used with another body", body = ErrorEnvelope),
         (status = 429, description = "The queue is full, or the tenant has used up a limit; nothing was written", body = ErrorEnvelope),
         (status = 502, description = "The job failed", body = ErrorEnvelope),
@@ -71,6 +73,7 @@ pub(super) async fn chat(
         (status = 400, description = "A field is wrong, or the prompt is too long", body = ErrorEnvelope),
         (status = 404, description = "No such model", body = ErrorEnvelope),
         (status = 409, description = "Somebody cancelled the job", body = ErrorEnvelope),
+        (status = 410, description = "The job of this key has ended, and its answer is not kept any more", body = EmptiedBody),
         (status = 422, description = "The key was used with another body", body = ErrorEnvelope),
         (status = 429, description = "The queue is full, or the tenant has used up a limit; nothing was written", body = ErrorEnvelope),
         (status = 502, description = "The job failed", body = ErrorEnvelope),
@@ -101,7 +104,7 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
         ready(&state, &model).await?;
     }
     let cancel_on_hang_up = key.is_none() && !prefer.respond_async;
-    let Parsed { request, stream, include_usage, metadata } = parsed;
+    let Parsed { request, stream, include_usage, metadata, storage } = parsed;
     let is_waited_for = !prefer.respond_async || prefer.wait.is_some();
     let ask = Ask { tokens: request.estimated_tokens().into(), is_waited_for, ..Ask::ONE };
     let Admitted { tenant_bound, seat } = state.quotas.admit(&caller.tenant, ask)?;
@@ -113,6 +116,7 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
         metadata,
         sequence_key: None,
         webhook: None,
+        storage,
         delay: Duration::ZERO,
         traceparent,
         idempotency: key.map(|key| IdempotencyKey { key, body_hash: body_hash(route, &value) }),

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::http::HeaderMap;
 use axum::response::Response;
 use contract::openai::ErrorEnvelope;
-use contract::openai::native::{EndedData, StartedData, TokenData};
+use contract::openai::native::{EmptiedBody, EndedData, StartedData, TokenData};
 use serde::Serialize;
 
 use crate::auth::Caller;
@@ -30,6 +30,7 @@ use crate::state::AppState;
         (status = 200, description = "Events", body = String, content_type = "text/event-stream"),
         (status = 400, description = "`Last-Event-ID` is no position", body = ErrorEnvelope),
         (status = 404, description = "No such job", body = ErrorEnvelope),
+        (status = 410, description = "Its payload's time is over; with what is left of it", body = EmptiedBody),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
 pub(super) async fn events(

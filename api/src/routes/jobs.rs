@@ -9,7 +9,7 @@ use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use contract::openai::ErrorEnvelope;
 use contract::openai::canonical::body_hash;
-use contract::openai::native::{JobObject, JobUrls};
+use contract::openai::native::{EmptiedBody, JobObject, JobUrls};
 use contract::openai::requests::JobRequest;
 use contract::{CancelAnswer, IdempotencyKey, Job, JobId};
 use tokio::time::{Duration, Instant};
@@ -49,6 +49,8 @@ pub(super) async fn accepted_reply(
     prefer: Prefer,
     replayed: bool,
 ) -> Result<Response, ApiError> {
+    // Who waits wants the result; who does not, the job's id.
+    let job = if prefer.wait.is_some() { results::kept(job)? } else { job };
     let ended = job.state.is_terminal();
     let location = JobUrls::of(&job.id).get;
     let status = if ended && prefer.wait.is_some() { StatusCode::OK } else { StatusCode::ACCEPTED };
@@ -80,6 +82,7 @@ pub(super) async fn accepted_reply(
         (status = 200, description = "Ended within the preferred wait", body = JobObject),
         (status = 400, description = "A field is wrong; `param` names it", body = ErrorEnvelope),
         (status = 404, description = "No such model", body = ErrorEnvelope),
+        (status = 410, description = "A wait was preferred, and the job of this key is not kept any more", body = EmptiedBody),
         (status = 413, description = "The body is too large", body = ErrorEnvelope),
         (status = 415, description = "The body is not declared as JSON", body = ErrorEnvelope),
         (status = 422, description = "The key was used with another body", body = ErrorEnvelope),
@@ -115,6 +118,9 @@ pub(super) async fn create(
 
 /// One job, with its result once it succeeded.
 ///
+/// Request, result, trajectory and metadata are kept until `result_expires_at`. After it the answer is a 410 that has
+/// beside the error, as `job`, what is left: states, times, tokens, errors. Reading never ends that time.
+///
 /// With `?wait=N` the answer waits up to N seconds (60 at most) for the end; either way it is a 200.
 #[utoipa::path(get, path = "/v1/jobs/{id}", tag = "jobs",
     params(
@@ -125,6 +131,7 @@ pub(super) async fn create(
         (status = 200, description = "The job", body = JobObject),
         (status = 400, description = "A parameter is wrong", body = ErrorEnvelope),
         (status = 404, description = "No such job", body = ErrorEnvelope),
+        (status = 410, description = "Its payload's time is over (`job_emptied`); with what is left of it", body = EmptiedBody),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
 pub(super) async fn get(
@@ -148,7 +155,7 @@ pub(super) async fn get(
         }
         None => results::job(&state, &caller.tenant, &id).await?,
     };
-    reply(&state, StatusCode::OK, job).await
+    reply(&state, StatusCode::OK, results::kept(job)?).await
 }
 
 fn wait_seconds(text: &str) -> Result<u64, ApiError> {

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use contract::openai::ErrorEnvelope;
+use contract::openai::native::EmptiedBody;
 use contract::{Job, JobState, Trajectory, TrajectoryMode, TrajectoryObject};
 
 use crate::auth::Caller;
@@ -21,6 +22,7 @@ use crate::{headers, results};
         (status = 200, description = "The trajectory", body = TrajectoryObject),
         (status = 404, description = "No such job (`job_not_found`), or none is kept (`no_trajectory`): trajectories are \
                                       off, or the job did not succeed", body = ErrorEnvelope),
+        (status = 410, description = "Its payload's time is over (`job_emptied`); with what is left of it", body = EmptiedBody),
         (status = 409, description = "The job has not ended yet (`job_not_ended`)", body = ErrorEnvelope),
         (status = 503, description = "The store cannot be used now", body = ErrorEnvelope),
     ))]
@@ -29,7 +31,7 @@ pub(super) async fn trajectory(
     caller: Caller,
     path: PathText,
 ) -> Result<Response, ApiError> {
-    let job = results::job(&state, &caller.tenant, &job_id(path)?).await?;
+    let job = results::kept(results::job(&state, &caller.tenant, &job_id(path)?).await?)?;
     if job.trajectory == TrajectoryMode::Off {
         return Err(ApiError::NoTrajectory { reason: "trajectories were off when it was accepted".to_owned() });
     }
@@ -49,10 +51,21 @@ pub(super) async fn trajectory(
 async fn read(state: &AppState, job: Job) -> Result<(Job, Trajectory), ApiError> {
     // A redacted one was archived on its own: what is shown is what is kept, not what would be.
     if let (TrajectoryMode::Redacted, Some(place)) = (job.trajectory, &job.segment) {
-        let kept = Trajectory::from_frame(&results::frame(state, place).await?)?;
+        let frame = match results::frame(state, place).await {
+            // Removed since the row was read, perhaps.
+            Err(ApiError::Objects(err @ object_store::Error::NotFound { .. })) => {
+                results::kept(results::job(state, &job.tenant, &job.id).await?)?;
+                return Err(ApiError::Objects(err));
+            }
+            frame => frame?,
+        };
+        let kept = Trajectory::from_frame(&frame)?;
         return Ok((job, kept));
     }
     let finished = results::finished(state, job).await?;
+    if finished.record.is_none() && finished.job.is_gone() {
+        return Err(ApiError::emptied(&finished.job));
+    }
     // A succeeded row without a record is not what the store promises.
     let record = finished.record.ok_or(ApiError::Internal)?;
     let kept = Trajectory::of(record, finished.job.trajectory).ok_or(ApiError::Internal)?;

@@ -12,6 +12,11 @@ use crate::support::{Answer, MODEL, World, model};
 
 /// A batch in progress of five lines: jobs 0 to 3, and line 4 refused.
 async fn batch(world: &World) -> (BatchId, Vec<NewJob>) {
+    batch_kept(world, None).await
+}
+
+/// The same, whose lines are kept for so long.
+async fn batch_kept(world: &World, keep: Option<std::time::Duration>) -> (BatchId, Vec<NewJob>) {
     let input = uploaded(world, b"{\"custom_id\": \"a\"}\n").await;
     let asked = json!({"input_file_id": input, "endpoint": "/v1/completions", "completion_window": "2h",
         "metadata": {"k": "v"}});
@@ -38,6 +43,7 @@ async fn batch(world: &World) -> (BatchId, Vec<NewJob>) {
         idempotency: None,
         published_by_caller: false,
         trajectory: contract::TrajectoryMode::Full,
+        keep,
     };
     let jobs: Vec<NewJob> = (0..4).map(line).collect();
     world.store.begin_batch(&id, MODEL, 5).await.unwrap();
@@ -131,7 +137,7 @@ async fn progress_adds_up() {
     let shown = world.get(&format!("/v1/batches/{id}/progress")).await.json();
     let expected = json!({"object": "batch.progress", "id": id.to_string(), "status": "in_progress", "run_after": null,
         "total": 5, "expanded": 5, "queued": 2, "running": 1, "succeeded": 1, "failed": 1, "cancelled": 0, "expired": 0,
-        "jobs_ahead": 0});
+        "jobs_ahead": 0, "keep_seconds": null});
     for (name, value) in expected.as_object().unwrap() {
         assert_eq!(&shown[name], value, "{name}: {shown}");
     }
@@ -247,4 +253,49 @@ async fn what_is_for_later_says_so() {
         let refused = world.post("/v1/jobs", &job(extra)).await;
         assert_eq!((refused.status, &refused.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("run_after")));
     }
+}
+
+#[tokio::test]
+async fn a_result_whose_time_is_over_is_there_until_the_batch_has_ended() {
+    let world = World::new().await;
+    let (id, jobs) = batch_kept(&world, Some(std::time::Duration::from_secs(60))).await;
+    run_one(&world).await;
+    for job in &jobs[1..] {
+        world.store.cancel(&TenantId::local(), &job.id).await.unwrap();
+    }
+    world.ahead.fetch_add(60_000, std::sync::atomic::Ordering::Relaxed);
+    let first = async || {
+        let (_, lines) = results(&world, &id, "").await;
+        lines.into_iter().find(|line| line["custom_id"] == "c0").unwrap()
+    };
+    assert_eq!(first().await["response"]["body"]["choices"][0]["text"], "Hello", "the batch has not ended");
+    assert!(world.store.expired_jobs(10).await.unwrap().is_empty());
+    let file = |lines: u32| {
+        let file = NewFile {
+            id: contract::FileId::new(),
+            tenant: TenantId::local(),
+            filename: "x".into(),
+            purpose: Purpose::BatchOutput,
+            bytes: 1,
+            expires_in: None,
+            idempotency: None,
+        };
+        Some((file, lines))
+    };
+    let end = BatchEnd { state: BatchState::Completed, output: file(1), errors: file(4) };
+    assert!(world.store.end_batch(&id, &end).await.unwrap().is_some());
+    let expired: Vec<_> = world.store.expired_jobs(10).await.unwrap().iter().map(|row| row.job).collect();
+    assert_eq!(expired.len(), 4);
+    for is_emptied in [false, true] {
+        if is_emptied {
+            assert_eq!(world.store.empty_jobs(&expired).await.unwrap(), 4);
+        }
+        let line = first().await;
+        assert_eq!((&line["response"], &line["error"]["code"]), (&json!(null), &json!("result_expired")));
+        assert_eq!(line["id"], jobs[0].id.to_string());
+    }
+    // Lines without a result say the same as before.
+    let (_, lines) = results(&world, &id, "").await;
+    let codes: Vec<_> = lines.iter().filter_map(|line| line["error"]["code"].as_str()).collect();
+    assert_eq!(codes.iter().filter(|code| **code == "batch_cancelled").count(), 3);
 }

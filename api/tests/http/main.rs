@@ -13,6 +13,7 @@ mod keys;
 mod limits;
 mod live;
 mod refusals;
+mod retention;
 mod schedules;
 mod streams;
 mod support;

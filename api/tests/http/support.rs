@@ -259,6 +259,7 @@ impl World {
             idempotency: None,
             published_by_caller: false,
             trajectory: contract::TrajectoryMode::Full,
+            keep: None,
         };
         self.store.accept(&[job]).await.unwrap()[0].clone().unwrap().job
     }

@@ -127,7 +127,7 @@ async fn what_has_none_says_why() {
 async fn the_tenants_own_mode_wins_over_the_default() {
     let mut world = World::new().await;
     let tenants = [(contract::TenantId::local(), TrajectoryMode::Redacted)].into();
-    world.deps.trajectories = Trajectories { default: TrajectoryMode::Off, tenants };
+    world.deps.trajectories = Trajectories { default: TrajectoryMode::Off, tenants, keep: None };
     world.router = api::router(world.deps.clone());
     let (job, _) = ended(&world, false).await;
     assert_eq!(trajectory(&world, &job).await.json()["mode"], "redacted");

@@ -451,7 +451,8 @@ async fn insert(tx: &mut Tx<'_>, jobs: &[(&NewJob, bool)]) -> Result<Timestamp, 
         .bind(each(jobs, |job| job.traceparent.as_deref()))
         .bind(each(jobs, |job| job.trajectory.as_str()))
         .bind(each(jobs, |job| job.custom_id.as_deref().map(escaped).map(|id| id.into_owned())))
-        .bind(webhooks);
+        .bind(webhooks)
+        .bind(each(jobs, |job| job.keep.map(millis)));
     let row = answer(query.fetch_one(&mut *tx.conn)).await?;
     Ok(Timestamp(time(&row, "at")?))
 }

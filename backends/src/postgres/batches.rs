@@ -53,7 +53,8 @@ impl Write for Add<'_> {
             .bind(millis(self.batch.window))
             .bind(self.batch.run_after.map(|when| at(when.0)))
             .bind(self.batch.only.as_ref().map(LineSet::as_bytes))
-            .bind(self.batch.webhook.as_ref().map(|hook| to_json("the webhook", hook)).transpose()?);
+            .bind(self.batch.webhook.as_ref().map(|hook| to_json("the webhook", hook)).transpose()?)
+            .bind(self.batch.keep.map(millis));
         let batch = read(&answer(query.fetch_one(&mut *tx.conn)).await?)?;
         keep_made(tx, tenant, idempotency.as_ref(), self.batch.id.0).await?;
         Ok(Ok(Made::New(batch)))
@@ -494,6 +495,7 @@ pub(super) fn read(row: &PgRow) -> Result<Batch, Fault> {
         window_text: column(row, "window_text")?,
         metadata: metadata.into_iter().map(|(key, value)| (unescaped(key), unescaped(value))).collect(),
         output_life: life.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        keep: column::<Option<i64>>(row, "keep_ms")?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         state: word(row, "state")?,
         errors: json("errors", column::<&str>(row, "errors")?)?,
         output: column::<Option<Uuid>>(row, "output")?.map(FileId),

@@ -22,6 +22,7 @@ mod batches;
 mod change;
 mod db;
 mod due;
+mod emptying;
 mod fault;
 mod files;
 mod finish;
@@ -44,11 +45,11 @@ use async_trait::async_trait;
 use contract::webhook::WebhookRefused;
 use contract::{
     Accepted, AdminStore, AttemptEnd, Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, CancelAnswer,
-    Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, FileDeletion, FileFilter, FileId, Filter,
-    FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost,
-    Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped,
-    Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, Tenant, TenantChange, TenantId,
-    Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
+    Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, ExpiredJob, FileDeletion, FileFilter, FileId,
+    Filter, FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease,
+    LeaseLost, Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page,
+    QueueId, Reaped, Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, Tenant, TenantChange,
+    TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
 };
 use sqlx::ConnectOptions;
 use uuid::Uuid;
@@ -344,6 +345,22 @@ impl AdminStore for PostgresStore {
 
     async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError> {
         self.db.once(&files::Emptied { ids }).await
+    }
+
+    async fn expired_jobs(&self, limit: u32) -> Result<Vec<ExpiredJob>, StoreError> {
+        self.db.read(&emptying::Expired { limit }).await
+    }
+
+    async fn empty_jobs(&self, jobs: &[JobId]) -> Result<u64, StoreError> {
+        self.db.transact(&emptying::Empty { jobs }).await
+    }
+
+    async fn unkept_segments(&self, limit: u32) -> Result<Vec<String>, StoreError> {
+        self.db.read(&emptying::Unkept { limit }).await
+    }
+
+    async fn forget_segments(&self, keys: &[String]) -> Result<(), StoreError> {
+        self.db.once(&emptying::Forget { keys }).await
     }
 
     async fn made_before(

@@ -158,12 +158,16 @@ fn read_job(row: &PgRow, id: JobId) -> Result<Job, Fault> {
         first_token_at: moment("first_token_at")?,
         finished_at: moment("finished_at")?,
         deadline: Timestamp(point(row, "deadline")?),
-        record: location(row)?,
+        // An empty record is none.
+        record: if moment("emptied_at")?.is_some() { None } else { location(row)? },
         trajectory: word(row, "trajectory")?,
         segment: column::<Option<&str>>(row, "segment")?
             .map(str::parse)
             .transpose()
             .map_err(|err| Fault::Corrupt(format!("column segment: {err}")))?,
+        keep: column::<Option<i64>>(row, "keep_ms")?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        result_expires_at: moment("expires_at")?,
+        emptied_at: moment("emptied_at")?,
         now: Timestamp(point(row, "now")?),
     })
 }

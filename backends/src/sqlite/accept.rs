@@ -180,6 +180,7 @@ async fn insert(tx: &mut Tx<'_>, job: &NewJob, held: bool) -> Result<(), Fault> 
         .bind(job.trajectory.as_str())
         .bind(job.custom_id.as_deref())
         .bind(job.webhook.as_ref().map(|hook| to_json("the webhook", hook)).transpose()?)
+        .bind(job.keep.map(millis))
         .execute(&mut *tx.conn)
         .await?;
     Ok(())

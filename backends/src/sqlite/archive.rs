@@ -24,7 +24,11 @@ impl Write for Archived {
                 .bind(place.to_string())
                 .execute(&mut *tx.conn)
                 .await?;
-            answers.push(switched.rows_affected() == 1);
+            let switched = switched.rows_affected() == 1;
+            if switched {
+                sqlx::query(include_str!("sql/count_segment.sql")).bind(&place.key).execute(&mut *tx.conn).await?;
+            }
+            answers.push(switched);
         }
         Ok(answers)
     }

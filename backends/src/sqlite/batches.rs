@@ -51,6 +51,7 @@ impl Write for Add {
             .bind(self.batch.run_after.map(|at| at.0))
             .bind(self.batch.only.as_ref().map(LineSet::as_bytes))
             .bind(self.batch.webhook.as_ref().map(|hook| to_json("the webhook", hook)).transpose()?)
+            .bind(self.batch.keep.map(millis))
             .execute(&mut *tx.conn)
             .await?;
         keep_made(tx, tenant, idempotency.as_ref(), id.0).await?;
@@ -424,6 +425,7 @@ pub(super) fn read(row: &SqliteRow, now: i64) -> Result<Batch, Fault> {
         window_text: column(row, "window_text")?,
         metadata: json("metadata", &column::<String>(row, "metadata")?)?,
         output_life: life.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        keep: column::<Option<i64>>(row, "keep_ms")?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
         state: word(row, "state")?,
         errors: json("errors", &column::<String>(row, "errors")?)?,
         output: column::<Option<Uuid>>(row, "output")?.map(FileId),

@@ -8,6 +8,7 @@ mod archive;
 mod batches;
 mod change;
 mod due;
+mod emptying;
 mod fault;
 mod files;
 mod finish;
@@ -30,11 +31,11 @@ use async_trait::async_trait;
 use contract::webhook::WebhookRefused;
 use contract::{
     Accepted, AdminStore, AttemptEnd, Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, CancelAnswer,
-    Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, FileDeletion, FileFilter, FileId, Filter,
-    FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease, LeaseLost,
-    Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page, QueueId, Reaped,
-    Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, Tenant, TenantChange, TenantId,
-    Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
+    Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, ExpiredJob, FileDeletion, FileFilter, FileId,
+    Filter, FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease,
+    LeaseLost, Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page,
+    QueueId, Reaped, Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, Tenant, TenantChange,
+    TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -317,6 +318,22 @@ impl AdminStore for SqliteStore {
 
     async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError> {
         self.writer.submit(files::Emptied { ids: ids.to_vec() }).await
+    }
+
+    async fn expired_jobs(&self, limit: u32) -> Result<Vec<ExpiredJob>, StoreError> {
+        emptying::expired(&self.readers, self.now(), limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn empty_jobs(&self, jobs: &[JobId]) -> Result<u64, StoreError> {
+        self.writer.submit(emptying::Empty { jobs: jobs.to_vec() }).await
+    }
+
+    async fn unkept_segments(&self, limit: u32) -> Result<Vec<String>, StoreError> {
+        emptying::unkept(&self.readers, limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn forget_segments(&self, keys: &[String]) -> Result<(), StoreError> {
+        self.writer.submit(emptying::Forget { keys: keys.to_vec() }).await
     }
 
     async fn made_before(

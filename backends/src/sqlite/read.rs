@@ -64,7 +64,9 @@ pub(super) fn job(row: &SqliteRow, now: i64) -> Result<Job, Fault> {
 }
 
 fn read_job(row: &SqliteRow, id: JobId, now: i64) -> Result<Job, Fault> {
-    let record = location(row)?;
+    let emptied_at: Option<i64> = column(row, "emptied_at")?;
+    // An empty record is none.
+    let record = if emptied_at.is_some() { None } else { location(row)? };
     let segment: Option<String> = column(row, "segment")?;
     let batch: Option<Uuid> = column(row, "batch")?;
     let batch_line = batch.map(|batch| Ok::<_, Fault>((batch, number(row, "line")?))).transpose()?;
@@ -97,6 +99,9 @@ fn read_job(row: &SqliteRow, id: JobId, now: i64) -> Result<Job, Fault> {
             .map(|text| text.parse())
             .transpose()
             .map_err(|err| Fault::Corrupt(format!("column segment: {err}")))?,
+        keep: column::<Option<i64>>(row, "keep_ms")?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+        result_expires_at: column::<Option<i64>>(row, "expires_at")?.map(Timestamp),
+        emptied_at: emptied_at.map(Timestamp),
         now: Timestamp(now),
     })
 }
@@ -115,7 +120,7 @@ fn location(row: &SqliteRow) -> Result<Option<RecordLocation>, Fault> {
 
 /// Jobs whose records wait to be archived.
 pub(super) async fn unarchived(pool: &SqlitePool, now: i64, limit: u32) -> Result<Vec<Unarchived>, Fault> {
-    let rows = sqlx::query(include_str!("sql/unarchived.sql")).bind(i64::from(limit)).fetch_all(pool).await?;
+    let rows = sqlx::query(include_str!("sql/unarchived.sql")).bind(i64::from(limit)).bind(now).fetch_all(pool).await?;
     rows.iter()
         .map(|row| {
             let id = JobId(column::<Uuid>(row, "id")?);

@@ -25,6 +25,8 @@ pub trait StoreUnderTest: Send + Sync {
     async fn counters(&self) -> BTreeMap<String, i64>;
     /// The events of a job: kind, state, attempt.
     async fn events(&self, job: JobId) -> Vec<(String, String, u32)>;
+    /// Everything in its tables as text; bytes as hexadecimal digits.
+    async fn dump(&self) -> String;
 }
 
 pub const TTL: Duration = Duration::from_secs(15);
@@ -78,6 +80,7 @@ pub fn job() -> NewJob {
         idempotency: None,
         published_by_caller: false,
         trajectory: contract::TrajectoryMode::Full,
+        keep: None,
     }
 }
 

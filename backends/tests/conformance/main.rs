@@ -23,6 +23,7 @@ mod store_keys;
 mod store_lease;
 mod store_read;
 mod store_reap;
+mod store_retention;
 mod store_schedules;
 mod store_shares;
 mod store_tenants;
@@ -175,6 +176,17 @@ on_every_store!(store_archive:
     of_concurrent_switches_one_has_each_row,
     places_outlive_the_process,
     a_name_means_the_newest_release_offered,
+);
+
+on_every_store!(store_retention:
+    a_payload_is_kept_exactly_for_its_time,
+    what_is_kept_for_ever_and_what_has_not_ended_stays,
+    every_end_is_emptied_and_errors_stay,
+    nothing_of_a_payload_is_left,
+    lines_wait_for_their_batch,
+    a_segment_is_kept_as_long_as_one_of_its_jobs,
+    an_emptied_job_is_archived_by_nobody,
+    archiving_beside_emptying_loses_no_segment,
 );
 
 on_every_store!(store_keys:

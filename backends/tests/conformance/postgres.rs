@@ -185,4 +185,18 @@ impl StoreUnderTest for Postgres {
         let rows = sqlx::query(sql).bind(job.0).fetch_all(&mut *self.inspect.lock().await).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1), u32::try_from(row.get::<i32, _>(2)).unwrap())).collect()
     }
+
+    async fn dump(&self) -> String {
+        let mut conn = self.inspect.lock().await;
+        let tables = "SELECT tablename::text FROM pg_tables WHERE schemaname = 'public'";
+        let mut dump = String::new();
+        for table in sqlx::query(tables).fetch_all(&mut *conn).await.unwrap() {
+            let name: String = table.get(0);
+            let rows = sqlx::query(AssertSqlSafe(format!("SELECT row::text FROM \"{name}\" AS row")));
+            for row in rows.fetch_all(&mut *conn).await.unwrap() {
+                dump.push_str(row.get(0));
+            }
+        }
+        dump
+    }
 }

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use backends::{SqliteOptions, SqliteStore};
 use contract::{AdminStore, JobId, JobStore};
 use sqlx::sqlite::SqliteConnectOptions;
-use sqlx::{ConnectOptions, Row, SqliteConnection};
+use sqlx::{AssertSqlSafe, ConnectOptions, Row, SqliteConnection};
 use tempfile::TempDir;
 use tokio::sync::Mutex;
 
@@ -85,5 +85,21 @@ impl StoreUnderTest for Sqlite {
         let sql = "SELECT kind, state, attempt FROM events WHERE job = ? ORDER BY seq";
         let rows = sqlx::query(sql).bind(job.0).fetch_all(&mut *self.inspect.lock().await).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
+    }
+
+    async fn dump(&self) -> String {
+        let mut conn = self.inspect.lock().await;
+        let columns = "SELECT tables.name, group_concat('quote(\"' || columns.name || '\")', '||') \
+                       FROM sqlite_master AS tables, pragma_table_info(tables.name) AS columns \
+                       WHERE tables.type = 'table' GROUP BY tables.name";
+        let mut dump = String::new();
+        for table in sqlx::query(columns).fetch_all(&mut *conn).await.unwrap() {
+            let (name, columns): (String, String) = (table.get(0), table.get(1));
+            let rows = sqlx::query(AssertSqlSafe(format!("SELECT {columns} FROM \"{name}\"")));
+            for row in rows.fetch_all(&mut *conn).await.unwrap() {
+                dump.push_str(row.get(0));
+            }
+        }
+        dump
     }
 }

@@ -38,6 +38,7 @@ fn new_batch() -> NewBatch {
         window_text: "24h".into(),
         metadata: [("k\0".to_owned(), "v".to_owned())].into(),
         output_life: Some(secs(3_600)),
+        keep: None,
         idempotency: None,
     }
 }

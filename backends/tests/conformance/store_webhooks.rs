@@ -202,6 +202,7 @@ pub async fn a_batch_is_told_of_and_its_lines_are_not(t: &mut dyn StoreUnderTest
         window_text: "1m".into(),
         metadata: Default::default(),
         output_life: None,
+        keep: None,
         run_after: None,
         only: None,
         webhook,

@@ -153,6 +153,7 @@ mod tests {
             lines_per_second: None,
             seconds_left: None,
             jobs_ahead: Some(7),
+            keep_seconds: None,
         };
         assert_eq!(readable(&waiting), "in_progress: 0 of 400 lines, 7 jobs ahead");
         let running = BatchProgress {

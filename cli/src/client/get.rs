@@ -5,10 +5,12 @@ use std::process::ExitCode;
 
 use super::ServerArgs;
 use super::job::JobView;
-use super::server::Server;
+use super::server::{Refusal, Server, ServerError};
 use crate::terminal;
 
 /// Show a job, and its result once there is one.
+///
+/// Of one whose result is not kept any more, what is left is shown.
 ///
 /// For example:
 ///
@@ -27,7 +29,13 @@ pub struct GetArgs {
 }
 
 pub async fn run(args: &GetArgs, server: &Server) -> anyhow::Result<ExitCode> {
-    let job = JobView::fetch(server, &args.id, None).await?;
+    let job = match JobView::fetch(server, &args.id, None).await {
+        Err(ServerError::Refused(Refusal { status: 410, job: Some(left), message, .. })) => {
+            terminal::say(&message);
+            JobView(left)
+        }
+        job => job?,
+    };
     if args.json {
         terminal::print_json(&job.0)?
     } else {
@@ -47,16 +55,20 @@ fn readable(job: &JobView) -> String {
     {
         line(name, job.text(field));
     }
-    for (name, field) in
-        [("created", "created_at"), ("started", "started_at"), ("finished", "finished_at"), ("expires", "expires_at")]
-    {
+    for (name, field) in [
+        ("created", "created_at"),
+        ("started", "started_at"),
+        ("finished", "finished_at"),
+        ("expires", "expires_at"),
+        ("kept to", "result_expires_at"),
+    ] {
         line(name, job.text(field));
     }
     line("tokens", &job.tokens());
     if let Some(error) = job.error() {
         line("error", &error);
     }
-    if job.has_succeeded() {
+    if job.has_succeeded() && !job.0["result"].is_null() {
         out.push('\n');
         out.push_str(&job.result_text());
     }

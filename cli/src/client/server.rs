@@ -62,6 +62,8 @@ pub struct Refusal {
     pub param: Option<String>,
     /// When to come back.
     pub retry_after: Option<String>,
+    /// What is left of a job whose payload is gone.
+    pub job: Option<Value>,
 }
 
 impl Refusal {
@@ -69,7 +71,7 @@ impl Refusal {
         let error = &body["error"];
         let text = |name: &str| error[name].as_str().map(str::to_owned);
         let message = text("message").unwrap_or_else(|| "the answer does not say why".to_owned());
-        Self { status, message, code: text("code"), param: text("param"), retry_after }
+        Self { status, message, code: text("code"), param: text("param"), retry_after, job: body.get("job").cloned() }
     }
 
     fn readable(&self) -> String {

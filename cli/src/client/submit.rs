@@ -57,6 +57,12 @@ pub struct SubmitArgs {
     /// A pair of your own, shown with the job; may be repeated.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     pub(super) metadata: Vec<(String, String)>,
+    /// How long after its end request, result and trajectory are kept [server's default: its setting trajectories.keep_days]
+    #[arg(long, value_name = "SECONDS")]
+    pub(super) keep_seconds: Option<u64>,
+    /// Keep nothing: request and result are removed five minutes after the end, and there is no trajectory.
+    #[arg(long, conflicts_with = "keep_seconds")]
+    pub(super) no_store: bool,
     /// Wait for the end (at most so many seconds) and print the result's text; exit status as of `penstock wait`.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
     pub(super) wait: Option<Option<u64>>,
@@ -125,6 +131,10 @@ pub(super) fn job_body(args: &SubmitArgs, from_file: Option<Value>) -> anyhow::R
         // The newer name of the same limit: the flag wins over it too.
         request.remove("max_completion_tokens");
     }
+    if args.keep_seconds.is_some() {
+        // Nor can a request that is not stored be kept.
+        request.remove("store");
+    }
     set(request, "model", args.model.as_deref());
     set(request, "max_tokens", args.max_tokens);
     set(request, "temperature", args.temperature);
@@ -132,6 +142,14 @@ pub(super) fn job_body(args: &SubmitArgs, from_file: Option<Value>) -> anyhow::R
     let fields = object(&mut job, "the body")?;
     set(fields, "class", args.class.as_deref());
     set(fields, "deadline_seconds", args.deadline_seconds);
+    if args.keep_seconds.is_some() {
+        fields.remove("store");
+    }
+    set(fields, "keep_seconds", args.keep_seconds);
+    if args.no_store {
+        fields.remove("keep_seconds");
+        set(fields, "store", Some(false));
+    }
     if !args.metadata.is_empty() {
         let pairs = args.metadata.iter().map(|(key, value)| (key.clone(), Value::from(value.clone())));
         fields.insert("metadata".to_owned(), Value::Object(pairs.collect()));

@@ -156,6 +156,12 @@ fn files_may_hold_an_openai_body_or_a_job_and_flags_win() {
     assert_eq!(chat, json!({"type": "chat", "request": {"messages": [], "top_p": 0.5, "max_tokens": 1}}));
     let whole = from(json!({"type": "completion", "request": {"prompt": "x"}, "class": "bulk"})).unwrap();
     assert_eq!(whole, json!({"type": "completion", "request": {"prompt": "x", "max_tokens": 1}, "class": "bulk"}));
+    let not_stored = json!({"prompt": "x", "store": false});
+    let kept = body(&["--file", "f", "--keep-seconds", "60"], Some(not_stored)).unwrap();
+    assert_eq!(kept, json!({"type": "completion", "request": {"prompt": "x"}, "keep_seconds": 60}));
+    let job = json!({"type": "completion", "request": {"prompt": "x"}, "keep_seconds": 60});
+    let unkept = body(&["--file", "f", "--no-store"], Some(job)).unwrap();
+    assert_eq!(unkept, json!({"type": "completion", "request": {"prompt": "x"}, "store": false}));
     assert!(from(json!({"input": "x"})).unwrap_err().contains("neither `messages` nor `prompt`"));
     assert!(from(json!([1])).unwrap_err().contains("neither"));
     assert!(from(json!({"request": 3})).unwrap_err().contains("`request` of the body is not an object"));
@@ -168,6 +174,7 @@ fn a_submit_needs_exactly_one_input_and_well_formed_pairs() {
         &["submit", "--chat", "a", "--prompt", "b"],
         &["submit", "--chat", "a", "--metadata", "x"],
         &["submit", "--chat", "a", "--class", "urgent"],
+        &["submit", "--chat", "a", "--no-store", "--keep-seconds", "60"],
     ] {
         assert!(typed(arguments).is_err(), "{arguments:?}");
     }

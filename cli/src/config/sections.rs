@@ -10,7 +10,7 @@ use std::time::Duration;
 use contract::TrajectoryMode;
 use serde::{Deserialize, Serialize};
 
-use super::units::{mib, seconds};
+use super::units::{days, mib, seconds};
 
 /// `[serve]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -185,6 +185,9 @@ pub struct Trajectories {
     /// Age at which a record is archived, however small its segment then is.
     #[serde(rename = "segment_seconds", with = "seconds")]
     pub segment_age: Duration,
+    /// How long requests, results and trajectories of jobs are kept after the end, where a job does not say; 0 is for ever.
+    #[serde(rename = "keep_days", with = "days")]
+    pub keep: Duration,
 }
 
 impl Default for Trajectories {
@@ -194,6 +197,7 @@ impl Default for Trajectories {
             tenants: BTreeMap::new(),
             segment_bytes: 8 << 20,
             segment_age: Duration::from_secs(60),
+            keep: Duration::from_secs(30 * 86_400),
         }
     }
 }

@@ -21,6 +21,28 @@ pub mod seconds {
     }
 }
 
+/// `…_days`: whole days, read into a `Duration`.
+pub mod days {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    const DAY: u64 = 86_400;
+    /// Ten years, as the longest time that a job can ask for.
+    const MOST: u64 = 3_650;
+
+    pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(value.as_secs() / DAY)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        match u64::deserialize(deserializer)? {
+            days @ ..=MOST => Ok(Duration::from_secs(days * DAY)),
+            days => Err(D::Error::custom(format!("{days} days is more than ten years ({MOST}); 0 is for ever"))),
+        }
+    }
+}
+
 /// `…_mib`: whole MiB, at least one, read into bytes.
 pub mod mib {
     use serde::{Deserialize, Deserializer, Serializer, de::Error};

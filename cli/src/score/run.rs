@@ -199,6 +199,7 @@ pub fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid
         published_by_caller: false,
         // Its answers are in the output; the folder of the run goes away with its records.
         trajectory: contract::TrajectoryMode::Off,
+        keep: None,
     }
 }
 

@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 
 use super::fields::{Fields, wrong_value};
 use super::files::{MAX_LIFE_SECONDS, MIN_LIFE_SECONDS};
+use super::job::keep_seconds;
 use super::kinds::{ErrorEnvelope, ErrorKind};
 use super::views::result_body;
 use super::webhooks::{HookRequest, hook};
@@ -57,6 +58,10 @@ pub struct BatchRequest {
     pub run_after: Option<i64>,
     /// Where it alone is told of, beside the webhooks of its tenant. Penstock's own.
     pub webhook: Option<HookRequest>,
+    /// How long the payload of a line is kept after its end, but never shorter than until the batch has ended; its files
+    /// have a life of their own. Default: the server's policy. Penstock's own.
+    #[schema(minimum = 60, maximum = 315_360_000)]
+    pub keep_seconds: Option<u64>,
 }
 
 /// Life of a batch's output files.
@@ -88,6 +93,8 @@ pub struct ParsedBatch {
     pub run_after: Option<Timestamp>,
     /// Where it alone is told of.
     pub webhook: Option<Hook>,
+    /// How long the payload of a line is kept after its end.
+    pub keep: Option<Duration>,
 }
 
 /// Reads the body of `POST /v1/batches`.
@@ -127,8 +134,13 @@ pub fn parse_batch(body: &Value) -> Result<ParsedBatch, ParseError> {
     };
     let run_after = fields.integer("run_after", 0, MAX_UNIX_SECONDS)?.map(|at| Timestamp(at * 1_000));
     let webhook = hook(&mut fields)?;
+    let keep = keep_seconds(&mut fields)?;
+    if fields.boolean("store")? == Some(false) {
+        let what = "cannot be false: a batch's results are its file, whose life `output_expires_after` gives";
+        return Err(wrong_value("store", what));
+    }
     fields.finish()?;
-    Ok(ParsedBatch { input, endpoint: kind, window, window_text, metadata, output_life, run_after, webhook })
+    Ok(ParsedBatch { input, endpoint: kind, window, window_text, metadata, output_life, run_after, webhook, keep })
 }
 
 /// What `POST /v1/batches/{id}/resubmit` may take.
@@ -282,7 +294,7 @@ pub struct LineResponse {
 /// Why a line has no answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LineError {
-    /// `batch_expired` or `batch_cancelled`.
+    /// `batch_expired` or `batch_cancelled`; in `/results` also `result_expired`.
     pub code: String,
     /// For people.
     pub message: String,
@@ -308,6 +320,7 @@ impl OutputLine {
         let answer = |status_code, body| Some(LineResponse { status_code, request_id: id.clone(), body });
         let (response, error) = match job.state {
             JobState::Queued | JobState::Running => return None,
+            JobState::Succeeded if job.is_gone() && record.is_none() => (None, Some(LineError::result_expired())),
             JobState::Succeeded => {
                 let body = serde_json::to_value(result_body(record?, job.accepted_at)).unwrap_or_default();
                 (answer(200, body), None)
@@ -338,6 +351,12 @@ impl LineError {
     pub fn expired() -> Self {
         let message = "the batch's time was over before this line was done".to_owned();
         Self { code: "batch_expired".to_owned(), message }
+    }
+
+    /// It succeeded, and its payload was removed since.
+    pub fn result_expired() -> Self {
+        let message = "the time of this line's result is over; the batch's output file has it for a time of its own";
+        Self { code: "result_expired".to_owned(), message: message.to_owned() }
     }
 
     /// It was cancelled, alone or with its batch.
@@ -547,6 +566,9 @@ pub struct BatchProgress {
     /// waits. Jobs of other tenants take turns with them.
     #[schema(required)]
     pub jobs_ahead: Option<u64>,
+    /// How long the payload of a line is kept after its end, if the batch says.
+    #[schema(required)]
+    pub keep_seconds: Option<u64>,
 }
 
 impl BatchProgress {
@@ -576,6 +598,7 @@ impl BatchProgress {
             lines_per_second: per_second,
             seconds_left: per_second.map(|speed| (left as f64 / speed).ceil() as u64),
             jobs_ahead: *jobs_ahead,
+            keep_seconds: batch.keep.map(|keep| keep.as_secs()),
         }
     }
 }

@@ -40,6 +40,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
         stream: common.stream,
         include_usage: common.include_usage,
         metadata: common.metadata,
+        storage: common.storage,
     })
 }
 

@@ -10,6 +10,7 @@ use super::{
     MAX_STOPS, MAX_STRING_BYTES, ParseCode, ParseError, fields,
 };
 use crate::request::Sampling;
+use crate::retention::Storage;
 
 /// Most bytes of a name (model, user, cache key).
 const MAX_NAME_BYTES: usize = 512;
@@ -26,6 +27,7 @@ pub(super) struct Common {
     pub stream: bool,
     pub include_usage: bool,
     pub metadata: BTreeMap<String, String>,
+    pub storage: Storage,
 }
 
 impl Common {
@@ -45,6 +47,7 @@ impl Common {
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = stream_options(fields, stream)?;
         let metadata = metadata(fields)?;
+        let storage = storage(fields)?;
         take_without_effect(fields)?;
         refuse_unsupported(fields)?;
         Ok(Self {
@@ -58,6 +61,7 @@ impl Common {
             stream,
             include_usage,
             metadata,
+            storage,
         })
     }
 }
@@ -179,7 +183,14 @@ fn take_without_effect(fields: &mut Fields<'_>) -> Result<(), ParseError> {
     for name in ["user", "service_tier", "safety_identifier", "prompt_cache_key"] {
         fields.string(name, MAX_NAME_BYTES)?;
     }
-    fields.only("store", |value| value == false, "false")
+    Ok(())
+}
+
+/// `store: false`: nothing stays of it. With `true` OpenAI's clients would look for it at routes that are not there.
+fn storage(fields: &mut Fields<'_>) -> Result<Storage, ParseError> {
+    let is_given = fields.take("store").is_some();
+    fields.only("store", |value| value == false, "false")?;
+    Ok(if is_given { Storage::RunOnly } else { Storage::AsSet })
 }
 
 fn is_number(value: &Value, expected: f64) -> bool {

@@ -10,6 +10,7 @@ use super::fields::{Fields, wrong_value};
 use super::{MAX_DEADLINE_SECONDS, ParseError, chat, completion, webhooks};
 use crate::ids::Class;
 use crate::request::{Kind, Request};
+use crate::retention::{MAX_KEEP_SECONDS, MIN_KEEP_SECONDS, Storage};
 use crate::time::Timestamp;
 use crate::webhook::Hook;
 
@@ -35,9 +36,12 @@ pub struct ParsedJob {
     pub webhook: Option<Hook>,
     /// It does not run before this.
     pub run_after: Option<Timestamp>,
+    /// How long its payload is kept.
+    pub storage: Storage,
 }
 
-/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?, "webhook"?, "run_after"?}`.
+/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?, "webhook"?, "run_after"?,
+/// "keep_seconds"?, "store"?}`.
 ///
 /// Without a class a job is [`Class::Standard`]; without a deadline it has that of its class.
 ///
@@ -68,6 +72,7 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
         let what = "is not supported for a job of a sequence: its turn is when the one before it has ended";
         return Err(wrong_value("run_after", what));
     }
+    let (keep, store) = (keep_seconds(&mut fields)?, fields.boolean("store")?);
     let outer_metadata = fields.take("metadata").is_some();
     let metadata = common::metadata(&mut fields)?;
     let request = fields.required("request")?;
@@ -85,8 +90,34 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
         let what = "differs from `metadata` of the job: give one";
         return Err(wrong_value("request.metadata", what));
     }
+    let storage = storage(keep, store, parsed.storage)?;
     let metadata = if outer_metadata { metadata } else { parsed.metadata };
-    Ok(ParsedJob { kind, request: parsed.request, class, deadline, metadata, sequence_key, webhook, run_after })
+    let request = parsed.request;
+    Ok(ParsedJob { kind, request, class, deadline, metadata, sequence_key, webhook, run_after, storage })
+}
+
+/// `keep_seconds`: how long a payload is kept after the end.
+pub(super) fn keep_seconds(fields: &mut Fields<'_>) -> Result<Option<Duration>, ParseError> {
+    let (min, max) = (MIN_KEEP_SECONDS.cast_signed(), MAX_KEEP_SECONDS.cast_signed());
+    let seconds = fields.integer("keep_seconds", min, max)?;
+    Ok(seconds.map(|seconds| Duration::from_secs(seconds.unsigned_abs())))
+}
+
+/// What `keep_seconds` and `store` of a job and `store` of its request come to, if they agree.
+fn storage(keep: Option<Duration>, outer: Option<bool>, inner: Storage) -> Result<Storage, ParseError> {
+    if outer == Some(true) && inner == Storage::RunOnly {
+        return Err(wrong_value("request.store", "differs from `store` of the job: give one"));
+    }
+    let is_stored = outer != Some(false) && inner != Storage::RunOnly;
+    match (keep, is_stored) {
+        (None, true) => Ok(Storage::AsSet),
+        (Some(keep), true) => Ok(Storage::For(keep)),
+        (None, false) => Ok(Storage::RunOnly),
+        (Some(_), false) => {
+            let what = "cannot be given with `store: false`, which keeps nothing: give one of the two";
+            Err(wrong_value("keep_seconds", what))
+        }
+    }
 }
 
 /// `run_after`, as every time of the native routes: RFC 3339.
@@ -124,6 +155,36 @@ mod tests {
         .unwrap();
         assert_eq!((job.deadline.as_secs(), job.sequence_key.as_deref()), (604_800, Some("s")));
         assert_eq!(job.metadata, BTreeMap::from([("a".to_owned(), "b".to_owned())]));
+    }
+
+    #[test]
+    fn keeping_is_said_once() {
+        let read = |outer: Value, inner: Value| {
+            let mut body = json!({"type": "completion", "request": {"model": "m", "prompt": "x"}});
+            body.as_object_mut().unwrap().extend(outer.as_object().unwrap().clone());
+            body["request"].as_object_mut().unwrap().extend(inner.as_object().unwrap().clone());
+            parse_job(&body).map(|job| job.storage).map_err(|error| error.param.unwrap())
+        };
+        let (none, not) = (json!({}), json!({"store": false}));
+        assert_eq!(read(none.clone(), none.clone()), Ok(Storage::AsSet));
+        assert_eq!(read(json!({"store": true}), none.clone()), Ok(Storage::AsSet));
+        assert_eq!(read(not.clone(), none.clone()), Ok(Storage::RunOnly));
+        assert_eq!(read(none.clone(), not.clone()), Ok(Storage::RunOnly));
+        for seconds in [60, 315_360_000] {
+            let expected = Storage::For(Duration::from_secs(seconds));
+            assert_eq!(read(json!({"keep_seconds": seconds}), none.clone()), Ok(expected));
+        }
+        for (outer, inner, param) in [
+            (json!({"keep_seconds": 59}), none.clone(), "keep_seconds"),
+            (json!({"keep_seconds": 315_360_001}), none.clone(), "keep_seconds"),
+            (json!({"keep_seconds": "60"}), none.clone(), "keep_seconds"),
+            (json!({"keep_seconds": 60, "store": false}), none.clone(), "keep_seconds"),
+            (json!({"keep_seconds": 60}), not.clone(), "keep_seconds"),
+            (json!({"store": "no"}), none.clone(), "store"),
+            (json!({"store": true}), not, "request.store"),
+        ] {
+            assert_eq!(read(outer, inner), Err(param.to_owned()));
+        }
     }
 
     #[test]

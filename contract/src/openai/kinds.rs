@@ -54,6 +54,8 @@ pub enum ErrorKind {
     ModelNotFound,
     /// No such job of this tenant.
     JobNotFound,
+    /// The job's payload was removed: its time was over.
+    JobEmptied,
     /// The job ended without a trajectory, or keeps none.
     NoTrajectory,
     /// No such route.
@@ -153,6 +155,7 @@ impl ErrorKind {
             ErrorKind::OthersRefused => look(409, INVALID, "others_refused"),
             ErrorKind::ModelNotFound => look(404, INVALID, "model_not_found"),
             ErrorKind::JobNotFound => look(404, INVALID, "job_not_found"),
+            ErrorKind::JobEmptied => look(410, INVALID, "job_emptied"),
             ErrorKind::NoTrajectory => look(404, INVALID, "no_trajectory"),
             ErrorKind::RouteNotFound => look(404, INVALID, "route_not_found"),
             ErrorKind::MethodNotAllowed => look(405, INVALID, "method_not_allowed"),
@@ -243,6 +246,7 @@ mod tests {
             (ErrorKind::InvalidApiKey, 401, "invalid_api_key", None),
             (ErrorKind::MissingScope, 403, "missing_scope", None),
             (ErrorKind::ModelNotFound, 404, "model_not_found", None),
+            (ErrorKind::JobEmptied, 410, "job_emptied", None),
             (ErrorKind::NoTrajectory, 404, "no_trajectory", None),
             (ErrorKind::JobAlreadyEnded, 409, "job_already_ended", Some(false)),
             (ErrorKind::JobNotEnded, 409, "job_not_ended", Some(false)),

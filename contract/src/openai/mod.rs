@@ -35,6 +35,7 @@ mod view_tests;
 use std::collections::BTreeMap;
 
 use crate::request::Request;
+use crate::retention::Storage;
 
 pub use chat::parse_chat;
 pub use completion::parse_completion;
@@ -75,6 +76,8 @@ pub struct Parsed {
     pub include_usage: bool,
     /// The client's own pairs, kept with the job.
     pub metadata: BTreeMap<String, String>,
+    /// How long its payload is kept: [`Storage::RunOnly`] with `store: false`.
+    pub storage: Storage,
 }
 
 /// What kind of mistake a body has; the `code` of the answer.

@@ -48,6 +48,15 @@ pub struct JobObject {
     pub finished_at: Option<String>,
     /// Its deadline: then it ends as `expired` unless it has ended before.
     pub expires_at: String,
+    /// How long after its end request, result, trajectory and metadata are kept; null is for ever.
+    #[schema(required)]
+    pub keep_seconds: Option<u64>,
+    /// When that is over; null until it has ended, and when they are kept for ever.
+    #[schema(required)]
+    pub result_expires_at: Option<String>,
+    /// When they were removed: what is left is what there is.
+    #[schema(required)]
+    pub emptied_at: Option<String>,
     /// Leases so far.
     pub attempt: u32,
     /// Its own transient failures so far.
@@ -165,6 +174,9 @@ pub fn job_object(job: &Job, record: Option<&Record>) -> JobObject {
         first_token_at: at(job.first_token_at),
         finished_at: at(job.finished_at),
         expires_at: job.deadline.rfc3339(),
+        keep_seconds: job.keep.map(|keep| keep.as_secs()),
+        result_expires_at: at(job.result_expires_at),
+        emptied_at: at(job.emptied_at),
         attempt: job.attempt,
         errors: job.errors,
         losses: job.losses,
@@ -178,6 +190,15 @@ pub fn job_object(job: &Job, record: Option<&Record>) -> JobObject {
         timings: JobTimings::of(job),
         urls: JobUrls::of(&job.id),
     }
+}
+
+/// The answer for a job whose payload's time is over: 410.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EmptiedBody {
+    /// What there is no more: `job_emptied`.
+    pub error: super::ErrorBody,
+    /// What there still is: states, times, tokens, errors.
+    pub job: JobObject,
 }
 
 /// A page of jobs, newest first.

@@ -10,8 +10,8 @@ use super::webhooks::HookRequest;
 use crate::ids::Class;
 use crate::request::Kind;
 
-/// Parameters that both OpenAI routes take. Accepted without effect: `user`, `store: false`, `service_tier`,
-/// `safety_identifier`, `prompt_cache_key`. Any field that is not honoured is a 400 that names it.
+/// Parameters that both OpenAI routes take. Accepted without effect: `user`, `service_tier`, `safety_identifier`,
+/// `prompt_cache_key`. Any field that is not honoured is a 400 that names it.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 #[serde(default)]
 pub struct SharedParameters {
@@ -53,6 +53,9 @@ pub struct SharedParameters {
     pub stream_options: Option<StreamOptions>,
     /// Up to 16 pairs, kept with the job.
     pub metadata: Option<BTreeMap<String, String>>,
+    /// Only `false`: request and answer are removed five minutes after the end, and no trajectory is kept. Of a batch's
+    /// line, not before the batch has ended; its output file has the answer for a time of its own.
+    pub store: Option<bool>,
 }
 
 /// Options of a stream.
@@ -136,4 +139,9 @@ pub struct JobRequest {
     /// It does not run before this; `deadline_seconds` counts from then. Not with `sequence_key`.
     #[schema(format = DateTime)]
     pub run_after: Option<String>,
+    /// How long after its end request, result, trajectory and metadata are kept. Default: the server's policy.
+    #[schema(minimum = 60, maximum = 315_360_000)]
+    pub keep_seconds: Option<u64>,
+    /// With `false` they are removed five minutes after the end, and no trajectory is kept. Not with `keep_seconds`.
+    pub store: Option<bool>,
 }

@@ -245,6 +245,9 @@ fn job() -> Job {
         record: None,
         trajectory: TrajectoryMode::Full,
         segment: None,
+        keep: None,
+        result_expires_at: None,
+        emptied_at: None,
         now: ACCEPTED,
     }
 }
@@ -257,6 +260,7 @@ fn a_job_has_the_documented_shape() {
         "release": "abcdef0123456789",
         "created_at": "2025-11-29T18:04:14.12Z", "started_at": "2025-11-29T18:04:14.15Z",
         "first_token_at": null, "finished_at": null, "expires_at": "2025-11-29T19:04:14.12Z",
+        "keep_seconds": null, "result_expires_at": null, "emptied_at": null,
         "attempt": 2, "errors": 1, "losses": 0, "seed": -1, "metadata": {"k": "v"}, "usage": null,
         "error": {"code": "engine_failed", "message": "a step failed", "param": null},
         "history": [{"attempt": 1}], "result": null,
@@ -279,11 +283,14 @@ fn an_ended_job_carries_its_result_and_times() {
         usage: record.usage,
         first_token_at: Some(Timestamp(ACCEPTED.0 + 100)),
         finished_at: Some(Timestamp(ACCEPTED.0 + 131)),
+        keep: Some(std::time::Duration::from_secs(60)),
+        result_expires_at: Some(Timestamp(ACCEPTED.0 + 60_131)),
         ..job()
     };
     let body = serde_json::to_value(job_object(&ended, Some(&record))).unwrap();
     assert_eq!(body["result"]["choices"][0]["message"]["content"], "Héllo");
     assert_eq!(body["usage"], usage());
+    assert_eq!((&body["keep_seconds"], &body["result_expires_at"]), (&json!(60), &json!("2025-11-29T18:05:14.251Z")));
     // Three tokens: two gaps in 31 ms.
     assert_eq!(body["timings"], json!({"queue_wait_ms": 30, "ttft_ms": 100, "tpot_ms": 15.5, "total_ms": 131}));
 }

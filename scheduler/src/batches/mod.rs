@@ -19,7 +19,7 @@ use contract::openai::batches::{InputLine, parse_line, parse_line_body};
 use contract::openai::{ErrorEnvelope, ErrorKind};
 use contract::{
     Batch, BatchEnd, BatchError, BatchId, BatchState, Class, Cursor, JobId, JobState, LineSet, NewJob, QueueId,
-    Refused, RefusedLine, ServedModel, Signal, StoreError,
+    Refused, RefusedLine, ServedModel, Signal, Storage, StoreError,
 };
 use futures::{StreamExt, TryStreamExt};
 use object_store::ObjectStoreExt;
@@ -299,6 +299,12 @@ impl BatchWorker {
             // Decided by the line, so that expanding twice draws the same: 53 bits, which every JSON reader shows exactly.
             None => seed_of(batch.id, line) >> 11,
         };
+        // What a line says of itself wins over its batch.
+        let storage = match parsed.storage {
+            Storage::AsSet => batch.keep.map_or(Storage::AsSet, Storage::For),
+            own => own,
+        };
+        let (trajectory, keep) = self.deps.trajectories.kept(&batch.tenant, storage);
         let left = batch.expires_at.0.saturating_sub(batch.now.0);
         Ok(NewJob {
             id: JobId::new(),
@@ -311,7 +317,8 @@ impl BatchWorker {
             delay: Duration::ZERO,
             deadline_in: Duration::from_millis(left.max(1).unsigned_abs()),
             seed,
-            trajectory: self.deps.trajectories.of(&batch.tenant),
+            trajectory,
+            keep,
             request: parsed.request,
             metadata: parsed.metadata,
             batch_line: Some((batch.id.0, line)),

@@ -223,7 +223,8 @@ impl Courier {
     }
 
     async fn ended_job(&self, job: &Job) -> Result<Value, Fault> {
-        let record = records::record(&self.deps, job).await?;
+        // Of one whose time is over, objects may be gone before its row says so.
+        let record = if job.is_gone() { None } else { records::record(&self.deps, job).await? };
         let whole = serde_json::to_value(job_object(job, record.as_ref()))?;
         if serde_json::to_vec(&whole)?.len() <= MAX_DATA_BYTES {
             return Ok(whole);

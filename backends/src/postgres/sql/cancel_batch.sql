@@ -1,6 +1,6 @@
 UPDATE batches
 SET state = 'cancelling', cancelling_at = store_now($1)
 WHERE id = $2 AND tenant = $3 AND state IN ('validating', 'in_progress')
-RETURNING id, tenant, endpoint, model, input, window_text, metadata::text AS metadata, output_life_ms, state,
+RETURNING id, tenant, endpoint, model, input, window_text, metadata::text AS metadata, output_life_ms, keep_ms, state,
           errors::text AS errors, output, error_file, total, next_line, next_byte, created_at, in_progress_at, expires_at,
           finalizing_at, completed_at, failed_at, expired_at, cancelling_at, cancelled_at, store_now($1) AS now

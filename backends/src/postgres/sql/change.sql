@@ -15,6 +15,7 @@ changed AS (
         worker = CASE asked.state WHEN 'queued' THEN NULL ELSE jobs.worker END,
         lease_until = NULL,
         finished_at = CASE asked.state WHEN 'queued' THEN NULL ELSE store_now($1) END,
+        expires_at = CASE asked.state WHEN 'queued' THEN NULL ELSE store_now($1) + millis(jobs.keep_ms) END,
         record = asked.record,
         record_ref = asked.record_ref,
         error = asked.error::json,

@@ -1,6 +1,6 @@
 SELECT id, tenant, release, route, class, kind, state, attempt, errors, losses, seed, metadata, batch, line, error,
        history, prompt_tokens, cached_tokens, output_tokens, accepted_at, started_at, first_token_at, finished_at,
-       deadline, trajectory, record, record_ref, segment, custom_id, ended_order
+       deadline, keep_ms, expires_at, emptied_at, trajectory, record, record_ref, segment, custom_id, ended_order
 FROM jobs
 WHERE batch = ?1 AND ended_order > ?2
 ORDER BY ended_order

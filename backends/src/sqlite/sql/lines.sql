@@ -1,6 +1,6 @@
 SELECT id, tenant, release, route, class, kind, state, attempt, errors, losses, seed, metadata, batch, line, error,
        history, prompt_tokens, cached_tokens, output_tokens, accepted_at, started_at, first_token_at, finished_at,
-       deadline, trajectory, record, record_ref, segment, custom_id
+       deadline, keep_ms, expires_at, emptied_at, trajectory, record, record_ref, segment, custom_id
 FROM jobs
 WHERE batch = ?1 AND line >= ?2
 ORDER BY line

@@ -1,0 +1,1 @@
+DELETE FROM segments WHERE key = ANY ($1::text[]) AND jobs = 0
