@@ -118,7 +118,7 @@ impl Answers {
                 let declared = lane.channel.exchange_declare(name.into(), kind, passive, FieldTable::default()).await;
                 declared.map_err(|err| FollowError::about("exchange", name, err))?;
             }
-            Ok(lane)
+            Ok::<_, FollowError>(lane)
         };
         let lane = timeout(link::CONNECT_WITHIN, opening).await.unwrap_or_else(|_| Err(LinkError::Slow.into()))?;
         answers.idle().push(lane);

@@ -266,7 +266,8 @@ struct Life {
     ready: u64,
     /// Deliveries without an answer.
     unanswered: u64,
-    heard_at: Instant,
+    /// Since when messages wait although there is room for them.
+    forgotten_since: Option<Instant>,
 }
 
 impl Life {
@@ -288,7 +289,7 @@ impl Life {
                 consumer: None,
                 ready,
                 unanswered: 0,
-                heard_at: Instant::now(),
+                forgotten_since: None,
             })
         };
         timeout(link::CONNECT_WITHIN, opening).await.unwrap_or_else(|_| Err(LinkError::Slow.into()))
@@ -303,7 +304,7 @@ impl Life {
         let options = BasicConsumeOptions::default();
         let starting = self.channel.basic_consume(queue.into(), "".into(), options, FieldTable::default());
         self.consumer = timeout(ANSWER_WITHIN, starting).await.ok().and_then(Result::ok);
-        self.heard_at = Instant::now();
+        self.forgotten_since = None;
         self.consumer.is_some()
     }
 
@@ -331,12 +332,14 @@ impl Life {
         matches!(timeout(ANSWER_WITHIN, answering).await, Ok(Ok(())))
     }
 
-    /// Whether the broker seems to have forgotten a consumer that has room.
-    fn is_silent(&self, prefetch: u16) -> bool {
-        self.consumer.is_some()
-            && self.ready > 0
-            && self.unanswered < u64::from(prefetch)
-            && self.heard_at.elapsed() > SILENCE
+    /// Whether the broker seems to have forgotten the consumer; asked after each look at the queue.
+    fn is_forgotten(&mut self, prefetch: u16) -> bool {
+        if self.consumer.is_none() || self.ready == 0 || self.unanswered >= u64::from(prefetch) {
+            self.forgotten_since = None;
+            return false;
+        }
+        // Not at once: what waits may be on its way.
+        self.forgotten_since.get_or_insert_with(Instant::now).elapsed() > SILENCE
     }
 }
 
@@ -477,7 +480,7 @@ impl Follower {
                         life.ready = n_ready;
                     }
                     self.standing.send_replace(Standing { life: Some(life.number), ready: n_ready });
-                    if life.is_silent(self.options.prefetch) {
+                    if life.is_forgotten(self.options.prefetch) {
                         tracing::warn!(queue = self.options.queue, "a consumer fell silent, and is opened again");
                         return End::Lost;
                     }
@@ -495,7 +498,7 @@ impl Follower {
 
     /// Hands a delivery on; false when the connection should go.
     async fn receive(&self, life: &mut Life, delivery: Delivery) -> bool {
-        life.heard_at = Instant::now();
+        life.forgotten_since = None;
         life.unanswered += 1;
         let tag = MessageTag { life: life.number, delivery: delivery.delivery_tag };
         if self.phase == Phase::Stopped {

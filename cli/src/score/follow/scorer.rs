@@ -183,7 +183,7 @@ impl Remote {
             "failed" => {
                 let error = serde_json::from_value::<JobErrorBody>(job.0["error"].clone()).ok();
                 let code = error.as_ref().and_then(|error| serde_json::from_value(error.code.clone().into()).ok());
-                let message = error.as_ref().map_or("the job failed", |error| &error.message).to_owned();
+                let message = error.as_ref().map_or("the job failed", |error| error.message.as_str()).to_owned();
                 let kind = ErrorKind::of_job_error(&JobError::new(code.unwrap_or(ErrorCode::EngineFailed), ""));
                 let envelope = ErrorEnvelope::new(kind, message, error.and_then(|error| error.param));
                 let body = serde_json::to_value(envelope).unwrap_or_default();

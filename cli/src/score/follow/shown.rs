@@ -56,7 +56,7 @@ impl Shown {
         let rate = self
             .samples
             .front()
-            .map_or(0.0, |(at, done)| (status.done.saturating_sub(*done)) as f64 / (now - *at).as_secs_f64().max(1e-3));
+            .map_or(0.0, |(at, done)| status.done.saturating_sub(*done) as f64 / (now - *at).as_secs_f64().max(1e-3));
         self.samples.push_back((now, status.done));
         let line = format!("{status}, {rate:.1} lines/s");
         if let Some(spinner) = &self.spinner {
