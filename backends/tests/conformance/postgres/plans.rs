@@ -62,7 +62,7 @@ const QUERIES: [Query; 33] = [
     query!("unarchived", ["NULL", "100"], ["jobs_unarchived"]),
     query!("due_schedules", ["NULL", "100"], ["schedules_due"]),
     query!("look_at_schedule", ["'ID'", "NULL", "'ID'", "'acme'"],
-        ["batches_schedule_open", "batches_schedule_due", "files_pkey"]),
+        ["batches_schedule_open", "batches_schedule_due", "files_pkey", "files_tenant"]),
     query!("schedule_runs", ["NULL", "'ID'", "NULL", "20"], ["batches_schedule"]),
     query!("list_schedules", ["NULL", "'acme'", "NULL", "20"], ["schedules_tenant"]),
     query!("expired_jobs", ["NULL", "500"], ["jobs_expiring", "batches_pkey", "batches_open"]),
