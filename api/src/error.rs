@@ -55,6 +55,8 @@ pub(crate) enum ApiError {
     WebhookNotFound { id: String },
     #[error("there is no delivery `{id}`")]
     DeliveryNotFound { id: String },
+    #[error("there is no sequence `{key}`: no unfinished job has this key, and it is not blocked")]
+    SequenceNotFound { key: String },
     #[error("all or none were asked for, and another job of this call was refused")]
     OthersRefused,
     #[error("there is no job `{id}`")]
@@ -144,6 +146,7 @@ impl ApiError {
             ApiError::NothingToResubmit => ErrorKind::NothingToResubmit,
             ApiError::WebhookNotFound { .. } => ErrorKind::WebhookNotFound,
             ApiError::DeliveryNotFound { .. } => ErrorKind::DeliveryNotFound,
+            ApiError::SequenceNotFound { .. } => ErrorKind::SequenceNotFound,
             ApiError::OthersRefused => ErrorKind::OthersRefused,
             ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
             ApiError::NoTrajectory { .. } => ErrorKind::NoTrajectory,

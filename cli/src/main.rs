@@ -16,6 +16,7 @@ mod process;
 mod records;
 mod replay;
 mod score;
+mod sequences;
 mod serve;
 mod suggest;
 mod terminal;
@@ -51,6 +52,8 @@ enum Command {
     Batch(batch::BatchCommand),
     #[command(subcommand)]
     Keys(keys::KeysCommand),
+    #[command(subcommand)]
+    Sequences(sequences::SequencesCommand),
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
     #[command(subcommand)]
@@ -97,6 +100,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             batch::run(command, &loaded.config.client).await
         }
         Command::Keys(command) => keys::run(command, &cli.config).await,
+        Command::Sequences(command) => sequences::run(command, &cli.config).await,
         Command::Webhooks(command) => webhooks::run(command, &cli.config).await,
         Command::Model(command) => model::run(command).await,
         Command::Config(command) => {

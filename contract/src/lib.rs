@@ -17,6 +17,7 @@ pub mod ports;
 pub mod record;
 pub mod release;
 pub mod request;
+pub mod sequence;
 pub mod time;
 pub mod trajectory;
 pub mod webhook;
@@ -40,6 +41,7 @@ pub use ports::{
 pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, Trajectories, TrajectoryMode};
 pub use release::ServedModel;
 pub use request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
+pub use sequence::{OnFailure, Resumed, Sequence, SequenceBlock, SequenceState};
 pub use time::Timestamp;
 pub use trajectory::{RedactedRecord, SegmentBuilder, Trajectory, TrajectoryObject};
 pub use webhook::{

@@ -12,6 +12,7 @@ mod keys;
 mod list;
 mod models;
 mod operations;
+mod sequences;
 mod trajectory;
 pub(crate) mod webhooks;
 
@@ -64,6 +65,9 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(events::events))
         .routes(routes!(trajectory::trajectory))
         .routes(routes!(jobs::cancel))
+        .routes(routes!(sequences::list))
+        .routes(routes!(sequences::get))
+        .routes(routes!(sequences::resume))
         .routes(routes!(completions::chat))
         .routes(routes!(completions::completion))
         .routes(routes!(models::list))

@@ -33,6 +33,7 @@ async fn batch(world: &World) -> (BatchId, Vec<NewJob>) {
         custom_id: Some(format!("c{line}")),
         webhook: None,
         sequence_key: None,
+        on_failure: contract::OnFailure::Skip,
         traceparent: None,
         idempotency: None,
         published_by_caller: false,

@@ -12,6 +12,7 @@ mod jobs;
 mod keys;
 mod live;
 mod refusals;
+mod sequences;
 mod streams;
 mod support;
 mod sync_calls;

@@ -192,6 +192,7 @@ fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid, u3
         custom_id: None,
         webhook: None,
         sequence_key: None,
+        on_failure: contract::OnFailure::Skip,
         traceparent: None,
         idempotency: None,
         published_by_caller: false,

@@ -10,6 +10,7 @@ use super::fields::{Fields, wrong_value};
 use super::{MAX_DEADLINE_SECONDS, ParseError, chat, completion, webhooks};
 use crate::ids::Class;
 use crate::request::{Kind, Request};
+use crate::sequence::OnFailure;
 use crate::time::Timestamp;
 use crate::webhook::Hook;
 
@@ -31,13 +32,16 @@ pub struct ParsedJob {
     pub metadata: BTreeMap<String, String>,
     /// Jobs of one key run one at a time in order of acceptance.
     pub sequence_key: Option<String>,
+    /// What those behind it do when it fails.
+    pub on_failure: OnFailure,
     /// Where it alone is told of.
     pub webhook: Option<Hook>,
     /// It does not run before this.
     pub run_after: Option<Timestamp>,
 }
 
-/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?, "webhook"?, "run_after"?}`.
+/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?, "on_failure"?, "webhook"?,
+/// "run_after"?}`.
 ///
 /// Without a class a job is [`Class::Standard`]; without a deadline it has that of its class.
 ///
@@ -61,6 +65,15 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
     let sequence_key = fields.string("sequence_key", MAX_SEQUENCE_KEY_BYTES)?.map(str::to_owned);
     if sequence_key.as_ref().is_some_and(|key| key.is_empty() || key.contains('\0')) {
         return Err(wrong_value("sequence_key", "must have at least one character, and no NUL"));
+    }
+    // A client's URL library takes these two for places, encoded or not: their sequence could never be resumed.
+    if let Some(key @ ("." | "..")) = sequence_key.as_deref() {
+        return Err(wrong_value("sequence_key", format_args!("must not be `{key}`, which no path can name")));
+    }
+    let on_failure = on_failure(&mut fields)?;
+    if on_failure.is_some() && sequence_key.is_none() {
+        let what = "needs `sequence_key`: it says what the jobs behind this one do when it fails";
+        return Err(wrong_value("on_failure", what));
     }
     let webhook = webhooks::hook(&mut fields)?;
     let run_after = run_after(&mut fields)?;
@@ -86,7 +99,22 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
         return Err(wrong_value("request.metadata", what));
     }
     let metadata = if outer_metadata { metadata } else { parsed.metadata };
-    Ok(ParsedJob { kind, request: parsed.request, class, deadline, metadata, sequence_key, webhook, run_after })
+    Ok(ParsedJob {
+        kind,
+        request: parsed.request,
+        class,
+        deadline,
+        metadata,
+        sequence_key,
+        on_failure: on_failure.unwrap_or_default(),
+        webhook,
+        run_after,
+    })
+}
+
+fn on_failure(fields: &mut Fields<'_>) -> Result<Option<OnFailure>, ParseError> {
+    let Some(word) = fields.string("on_failure", MAX_SEQUENCE_KEY_BYTES)? else { return Ok(None) };
+    word.parse().map(Some).map_err(|error| wrong_value("on_failure", format_args!("is wrong: {error}")))
 }
 
 /// `run_after`, as every time of the native routes: RFC 3339.
@@ -120,10 +148,25 @@ mod tests {
             "type": "chat",
             "request": {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": false},
             "class": "bulk", "deadline_seconds": 604800, "metadata": {"a": "b"}, "sequence_key": "s",
+            "on_failure": "block",
         }))
         .unwrap();
         assert_eq!((job.deadline.as_secs(), job.sequence_key.as_deref()), (604_800, Some("s")));
+        assert_eq!(job.on_failure, OnFailure::Block);
         assert_eq!(job.metadata, BTreeMap::from([("a".to_owned(), "b".to_owned())]));
+    }
+
+    #[test]
+    fn a_failure_skips_unless_it_is_to_block() {
+        let body = |on_failure| {
+            json!({"type": "completion", "request": {"model": "m", "prompt": "x"},
+            "sequence_key": "s", "on_failure": on_failure})
+        };
+        for (word, expected) in
+            [(json!(null), OnFailure::Skip), (json!("skip"), OnFailure::Skip), (json!("block"), OnFailure::Block)]
+        {
+            assert_eq!(parse_job(&body(word)).unwrap().on_failure, expected);
+        }
     }
 
     #[test]

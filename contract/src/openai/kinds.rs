@@ -44,6 +44,8 @@ pub enum ErrorKind {
     WebhookNotFound,
     /// No such delivery of this tenant.
     DeliveryNotFound,
+    /// No such sequence of this tenant.
+    SequenceNotFound,
     /// All or none were asked for, and another one was refused.
     OthersRefused,
     /// No such model.
@@ -134,6 +136,7 @@ impl ErrorKind {
             ErrorKind::NothingToResubmit => final_look(409, INVALID, "nothing_to_resubmit"),
             ErrorKind::WebhookNotFound => look(404, INVALID, "webhook_not_found"),
             ErrorKind::DeliveryNotFound => look(404, INVALID, "delivery_not_found"),
+            ErrorKind::SequenceNotFound => look(404, INVALID, "sequence_not_found"),
             ErrorKind::OthersRefused => look(409, INVALID, "others_refused"),
             ErrorKind::ModelNotFound => look(404, INVALID, "model_not_found"),
             ErrorKind::JobNotFound => look(404, INVALID, "job_not_found"),

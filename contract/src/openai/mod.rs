@@ -21,6 +21,7 @@ pub mod kinds;
 mod messages;
 pub mod native;
 pub mod requests;
+pub mod sequences;
 pub mod stream;
 pub mod views;
 pub mod webhooks;
