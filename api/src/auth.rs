@@ -80,6 +80,8 @@ pub(crate) fn needs(method: &Method, route: &str) -> Needs {
         "/v1/schedules" | "/v1/schedules/{id}" | "/v1/schedules/{id}/runs" if reads => Needs::Scope(Scope::Read),
         "/v1/schedules" | "/v1/schedules/{id}" | "/v1/schedules/{id}/run" => Needs::Scope(Scope::Submit),
         "/v1/jobs" if reads => Needs::Scope(Scope::Read),
+        "/v1/sequences" | "/v1/sequences/{key}" => Needs::Scope(Scope::Read),
+        "/v1/sequences/{key}/resume" => Needs::Scope(Scope::Submit),
         "/v1/jobs" | "/v1/jobs:batch" | "/v1/jobs/{id}/cancel" | "/v1/chat/completions" | "/v1/completions" => {
             Needs::Scope(Scope::Submit)
         }

@@ -67,6 +67,8 @@ pub(crate) enum ApiError {
     ScheduleNotFound { id: String },
     #[error("the file of this schedule is gone: upload it again, and give the schedule the new one as `batch`")]
     ScheduleFileGone,
+    #[error("there is no sequence `{key}`: no unfinished job has this key, and it is not blocked")]
+    SequenceNotFound { key: String },
     #[error("all or none were asked for, and another job of this call was refused")]
     OthersRefused,
     #[error("there is no job `{id}`")]
@@ -183,6 +185,7 @@ impl ApiError {
             ApiError::DeliveryNotFound { .. } => ErrorKind::DeliveryNotFound,
             ApiError::ScheduleNotFound { .. } => ErrorKind::ScheduleNotFound,
             ApiError::ScheduleFileGone => ErrorKind::ScheduleFileGone,
+            ApiError::SequenceNotFound { .. } => ErrorKind::SequenceNotFound,
             ApiError::OthersRefused => ErrorKind::OthersRefused,
             ApiError::JobNotFound { .. } => ErrorKind::JobNotFound,
             ApiError::JobEmptied { .. } => ErrorKind::JobEmptied,

@@ -6,8 +6,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use contract::openai::parse_job;
 use contract::{
-    CancelAnswer, Class, Hook, IdempotencyKey, Input, Job, JobId, JobState, Kind, NewJob, Prompt, Published, QueueId,
-    Refused, Request, ServedModel, Signal, Storage, TenantId, Wake,
+    CancelAnswer, Class, Hook, IdempotencyKey, Input, Job, JobId, JobState, Kind, NewJob, OnFailure, Prompt, Published,
+    QueueId, Refused, Request, ServedModel, Signal, Storage, TenantId, Wake,
 };
 use serde_json::Value;
 use tokio::sync::oneshot;
@@ -37,6 +37,7 @@ pub(crate) struct Submission {
     pub deadline: Duration,
     pub metadata: BTreeMap<String, String>,
     pub sequence_key: Option<String>,
+    pub on_failure: OnFailure,
     pub webhook: Option<Hook>,
     /// How long its payload is kept.
     pub storage: Storage,
@@ -80,6 +81,7 @@ impl Submission {
             deadline: parsed.deadline,
             metadata: parsed.metadata,
             sequence_key: parsed.sequence_key,
+            on_failure: parsed.on_failure,
             webhook: parsed.webhook,
             storage: parsed.storage,
             delay,
@@ -237,6 +239,7 @@ pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob
         custom_id: None,
         webhook: submission.webhook,
         sequence_key: submission.sequence_key,
+        on_failure: submission.on_failure,
         traceparent: submission.traceparent,
         idempotency: submission.idempotency,
         published_by_caller,

@@ -17,6 +17,7 @@ mod records;
 mod replay;
 mod schedules;
 mod score;
+mod sequences;
 mod serve;
 mod suggest;
 mod tenants;
@@ -57,6 +58,7 @@ enum Command {
     Keys(keys::KeysCommand),
     #[command(subcommand)]
     Tenants(tenants::TenantsCommand),
+    Sequences(sequences::SequencesCommand),
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
     #[command(subcommand)]
@@ -111,6 +113,7 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
             let loaded = config::load(&cli.config, command.server_args().flags())?;
             tenants::run(command, &loaded.config.client).await
         }
+        Command::Sequences(command) => sequences::run(command, &cli.config).await,
         Command::Webhooks(command) => webhooks::run(command, &cli.config).await,
         Command::Model(command) => model::run(command).await,
         Command::Config(command) => {

@@ -8,6 +8,7 @@ use crate::life::JobState;
 use crate::outcome::{JobError, Usage};
 use crate::record::{RecordLocation, SegmentPlace, TrajectoryMode};
 use crate::request::{Kind, Request};
+use crate::sequence::OnFailure;
 use crate::time::Timestamp;
 use crate::webhook::Hook;
 
@@ -55,6 +56,8 @@ pub struct NewJob {
     pub custom_id: Option<String>,
     /// Jobs of one key run one at a time in order of acceptance.
     pub sequence_key: Option<String>,
+    /// What those behind it do when it fails; without a key, nothing.
+    pub on_failure: OnFailure,
     /// W3C trace context of the submit.
     pub traceparent: Option<String>,
     /// Where it alone is told of.
@@ -76,7 +79,7 @@ pub struct Accepted {
     pub job: JobId,
     /// It existed already; nothing was written.
     pub replayed: bool,
-    /// It waits behind another job of its sequence: there is nothing to publish yet.
+    /// It waits behind another job of its sequence, or the sequence is blocked: there is nothing to publish yet.
     pub held: bool,
     /// When it was accepted, by the store's clock; `None` if it existed already.
     pub at: Option<Timestamp>,
@@ -212,6 +215,10 @@ pub struct Job {
     pub metadata: BTreeMap<String, String>,
     /// The batch and line it belongs to.
     pub batch_line: Option<(uuid::Uuid, u32)>,
+    /// Jobs of one key run one at a time in order of acceptance.
+    pub sequence_key: Option<String>,
+    /// What those behind it do when it fails; without a key, nothing.
+    pub on_failure: OnFailure,
     /// Why it failed, or why its last attempt did.
     pub error: Option<JobError>,
     /// Earlier attempts: when and why each ended.
@@ -263,6 +270,8 @@ impl Job {
             seed: new.seed,
             metadata: new.metadata,
             batch_line: new.batch_line,
+            sequence_key: new.sequence_key,
+            on_failure: new.on_failure,
             error: None,
             history: Vec::new(),
             usage: Usage::default(),

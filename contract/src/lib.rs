@@ -19,6 +19,7 @@ pub mod release;
 pub mod request;
 pub mod retention;
 pub mod schedule;
+pub mod sequence;
 pub mod tenant;
 pub mod time;
 pub mod trajectory;
@@ -49,6 +50,7 @@ pub use schedule::{
     BatchTemplate, CatchUp, Cron, Fired, NewSchedule, Overlap, Schedule, ScheduleChange, ScheduleId, ScheduleRefused,
     Zone,
 };
+pub use sequence::{OnFailure, Resumed, Sequence, SequenceBlock, SequenceState};
 pub use tenant::{LimitChange, Tenant, TenantChange, TenantLimits, TenantPolicy};
 pub use time::Timestamp;
 pub use trajectory::{RedactedRecord, SegmentBuilder, Trajectory, TrajectoryObject};

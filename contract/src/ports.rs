@@ -24,6 +24,7 @@ use crate::outcome::{JobError, Outcome, Usage};
 use crate::record::SegmentPlace;
 use crate::release::ServedModel;
 use crate::retention::ExpiredJob;
+use crate::sequence::{Resumed, Sequence};
 use crate::tenant::{Tenant, TenantChange};
 use crate::webhook::{
     AttemptEnd, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, NewWebhook, Webhook, WebhookChange,
@@ -87,7 +88,9 @@ pub trait JobStore: Send + Sync {
     async fn lease(&self, wakes: &[Wake], worker: &WorkerId, ttl: Duration) -> Result<Vec<Option<Leased>>, StoreError>;
     /// Extends live leases; returns the lost ones.
     async fn renew(&self, leases: &[Lease], ttl: Duration) -> Result<Vec<Lease>, StoreError>;
-    /// Ends jobs under their leases; durable before this answers.
+    /// Ends jobs under their leases; durable before this answers. A job that ends as failed or expired, here or by any
+    /// other method, and was accepted with [`crate::OnFailure::Block`] blocks its sequence with its end: what waits there
+    /// is held, and so is what is accepted, until [`JobStore::resume_sequence`].
     async fn finish(&self, finished: &[(Lease, Outcome)]) -> Result<Vec<Result<(), LeaseLost>>, StoreError>;
     /// A transient failure: queued again after a backoff with full jitter, or failed when the budget is used up; answers
     /// which.
@@ -104,6 +107,17 @@ pub trait JobStore: Send + Sync {
     async fn get(&self, tenant: &TenantId, job: &JobId) -> Result<Option<Job>, StoreError>;
     /// A page of a tenant's jobs, newest first.
     async fn list(&self, tenant: &TenantId, filter: &Filter) -> Result<Page, StoreError>;
+    /// Up to `limit` blocked sequences of a tenant with keys behind `after`, by key; and whether more follow.
+    async fn blocked_sequences(
+        &self,
+        tenant: &TenantId,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<(Vec<Sequence>, bool), StoreError>;
+    /// One sequence; `None` when it has no unfinished job and is not blocked, or is another tenant's.
+    async fn sequence(&self, tenant: &TenantId, key: &str) -> Result<Option<Sequence>, StoreError>;
+    /// Unblocks a sequence and makes its first waiting job due. One that is not blocked stays as it is. `None` as above.
+    async fn resume_sequence(&self, tenant: &TenantId, key: &str) -> Result<Option<Resumed>, StoreError>;
     /// Takes or keeps the lead of singleton work for `ttl`; false while another holder has it. A `ttl` of zero gives it
     /// back.
     async fn lead(&self, name: &str, holder: &WorkerId, ttl: Duration) -> Result<bool, StoreError>;

@@ -547,6 +547,7 @@ fn job_of(batch: BatchId, line: u32) -> NewJob {
         custom_id: Some(format!("c{}", if line == 0 { 0 } else { line - 1 })),
         webhook: None,
         sequence_key: None,
+        on_failure: contract::OnFailure::Skip,
         traceparent: None,
         idempotency: None,
         published_by_caller: false,

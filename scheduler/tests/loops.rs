@@ -213,6 +213,7 @@ fn job() -> NewJob {
         custom_id: None,
         webhook: None,
         sequence_key: None,
+        on_failure: contract::OnFailure::Skip,
         traceparent: None,
         idempotency: None,
         published_by_caller: false,

@@ -192,6 +192,7 @@ impl World {
             custom_id: None,
             webhook: (!url.is_empty()).then(|| Hook { url: url.to_owned(), events: vec![] }),
             sequence_key: None,
+            on_failure: contract::OnFailure::Skip,
             traceparent: None,
             idempotency: None,
             published_by_caller: false,

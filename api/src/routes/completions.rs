@@ -115,6 +115,7 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
         deadline: Duration::from_secs(Class::Interactive.default_deadline_seconds()),
         metadata,
         sequence_key: None,
+        on_failure: contract::OnFailure::Skip,
         webhook: None,
         storage,
         delay: Duration::ZERO,

@@ -13,6 +13,7 @@ mod list;
 mod models;
 mod operations;
 mod schedules;
+mod sequences;
 mod tenants;
 mod trajectory;
 pub(crate) mod webhooks;
@@ -71,6 +72,9 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(events::events))
         .routes(routes!(trajectory::trajectory))
         .routes(routes!(jobs::cancel))
+        .routes(routes!(sequences::list))
+        .routes(routes!(sequences::get))
+        .routes(routes!(sequences::resume))
         .routes(routes!(completions::chat))
         .routes(routes!(completions::completion))
         .routes(routes!(models::list))

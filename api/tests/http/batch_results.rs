@@ -39,6 +39,7 @@ async fn batch_kept(world: &World, keep: Option<std::time::Duration>) -> (BatchI
         custom_id: Some(format!("c{line}")),
         webhook: None,
         sequence_key: None,
+        on_failure: contract::OnFailure::Skip,
         traceparent: None,
         idempotency: None,
         published_by_caller: false,

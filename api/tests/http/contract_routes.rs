@@ -36,6 +36,8 @@ async fn the_description_has_every_route_and_no_other() {
         "get /v1/keys",
         "get /v1/models",
         "get /v1/models/{model}",
+        "get /v1/sequences",
+        "get /v1/sequences/{key}",
         "get /v1/stats",
         "get /v1/limits",
         "get /v1/tenants",
@@ -72,6 +74,7 @@ async fn the_description_has_every_route_and_no_other() {
         "post /v1/jobs:batch",
         "post /v1/keys",
         "post /v1/keys/{id}/revoke",
+        "post /v1/sequences/{key}/resume",
     ];
     assert_eq!(routes, expected.map(str::to_owned).into());
     assert!(description["openapi"].as_str().unwrap().starts_with("3."));

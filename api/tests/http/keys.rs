@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::{Method, Request, StatusCode};
-use contract::{AdminStore, BatchEnd, BatchId, BatchState, JobId, Key, KeyText, NewKey, Scope, TenantId};
+use contract::{
+    AdminStore, BatchEnd, BatchId, BatchState, ErrorCode, JobError, JobId, Key, KeyText, NewKey, Scope, TenantId,
+};
 use serde_json::{Value, json};
 
 use crate::files::{upload_of, uploaded};
@@ -41,6 +43,9 @@ pub async fn call(world: &World, method: &Method, path: &str, key: Option<&str>,
 async fn get(world: &World, path: &str, key: &str) -> Answer {
     call(world, &Method::GET, path, Some(key), None).await
 }
+
+/// The key of a blocked sequence, as paths have it.
+const SEQUENCE: &str = "order%2017%2F4";
 
 /// What there is of a tenant.
 struct Things {
@@ -94,6 +99,7 @@ fn routes(things: &Things) -> Vec<(Method, String)> {
             _ => &things.job,
         };
         let path = path.replace("{id}", id).replace("{model}", MODEL).replace("{tenant}", "acme");
+        let path = path.replace("{key}", SEQUENCE);
         assert!(!path.contains('{'), "{path}");
         for (method, operation) in [
             (Method::GET, &item.get),
@@ -184,7 +190,15 @@ async fn a_scope_opens_its_routes_and_no_others() {
             let is_in = match scope {
                 _ if path.starts_with("/v1/models") => true,
                 Scope::Read => {
-                    let kept = ["/v1/jobs", "/v1/files", "/v1/batches", "/v1/webhooks", "/v1/schedules", "/v1/limits"];
+                    let kept = [
+                        "/v1/jobs",
+                        "/v1/files",
+                        "/v1/batches",
+                        "/v1/webhooks",
+                        "/v1/schedules",
+                        "/v1/limits",
+                        "/v1/sequences",
+                    ];
                     let is_secret = path.ends_with("/secret");
                     method == Method::GET && !is_secret && kept.iter().any(|prefix| path.starts_with(prefix))
                 }
@@ -225,6 +239,25 @@ async fn nothing_of_one_tenant_is_there_for_another() {
     assert_eq!(call(&world, &Method::POST, &cancel, Some(&globex), None).await.status, StatusCode::NOT_FOUND);
     assert_eq!(get(&world, "/v1/jobs", &globex).await.json()["data"], json!([]));
     assert_eq!(get(&world, "/v1/jobs", &acme).await.json()["data"][0]["id"], id.as_str());
+
+    // What a failure of one tenant blocked.
+    let blocking = json!({"type": "completion", "request": {"model": MODEL, "prompt": "Hi"},
+        "sequence_key": "order 17/4", "on_failure": "block"});
+    let made = call(&world, &Method::POST, "/v1/jobs", Some(&acme), Some(&blocking)).await;
+    assert_eq!(made.status, StatusCode::ACCEPTED, "{}", made.text);
+    let leased = world.lease(contract::Class::Standard).await;
+    world.fail(&leased.lease, JobError::new(ErrorCode::NotFinite, "nan")).await;
+    let sequence = format!("/v1/sequences/{SEQUENCE}");
+    let resume = format!("{sequence}/resume");
+    for (method, path) in [(&Method::GET, &sequence), (&Method::POST, &resume)] {
+        let foreign = call(&world, method, path, Some(&globex), None).await;
+        let found = (foreign.status, foreign.code());
+        assert_eq!(found, (StatusCode::NOT_FOUND, "sequence_not_found".to_owned()), "{path}");
+    }
+    assert_eq!(get(&world, "/v1/sequences", &globex).await.json()["data"], json!([]));
+    let own = get(&world, "/v1/sequences", &acme).await.json();
+    assert_eq!(own["data"], json!([get(&world, &sequence, &acme).await.json()]));
+    assert_eq!(own["data"][0]["state"], "blocked");
 
     // One idempotency key of each tenant is another one.
     let keyed = async |key: &str| {

@@ -15,6 +15,7 @@ mod live;
 mod refusals;
 mod retention;
 mod schedules;
+mod sequences;
 mod streams;
 mod support;
 mod sync_calls;

@@ -255,6 +255,7 @@ impl World {
             custom_id: None,
             webhook: None,
             sequence_key: None,
+            on_failure: contract::OnFailure::Skip,
             traceparent: None,
             idempotency: None,
             published_by_caller: false,

@@ -282,7 +282,7 @@ struct Ledger {
     taken: BTreeMap<String, i64>,
     known: Known,
     keys: Keys,
-    /// Sequences with an unfinished job.
+    /// Sequences with an unfinished job, and blocked ones.
     busy: BTreeSet<(String, String)>,
 }
 
@@ -376,7 +376,7 @@ async fn lock_counters(tx: &mut Tx<'_>, jobs: &[&NewJob]) -> Result<BTreeMap<Str
     rows.iter().map(|row| Ok((column(row, "name")?, column(row, "value")?))).collect()
 }
 
-/// Which of the sequences have an unfinished job.
+/// Which of the sequences have an unfinished job or are blocked.
 async fn busy_sequences(
     tx: &mut Tx<'_>,
     sequences: &BTreeSet<(String, String)>,
@@ -452,7 +452,8 @@ async fn insert(tx: &mut Tx<'_>, jobs: &[(&NewJob, bool)]) -> Result<Timestamp, 
         .bind(each(jobs, |job| job.trajectory.as_str()))
         .bind(each(jobs, |job| job.custom_id.as_deref().map(escaped).map(|id| id.into_owned())))
         .bind(webhooks)
-        .bind(each(jobs, |job| job.keep.map(millis)));
+        .bind(each(jobs, |job| job.keep.map(millis)))
+        .bind(each(jobs, |job| job.on_failure.as_str()));
     let row = answer(query.fetch_one(&mut *tx.conn)).await?;
     Ok(Timestamp(time(&row, "at")?))
 }

@@ -6,7 +6,7 @@
 //! The clock is the database's, at the begin of each transaction.
 //!
 //! # The order of locks
-//! 1. sequences (advisory locks, by hash), only of jobs that have a sequence key;
+//! 1. sequences (advisory locks, by hash), only of jobs that have a sequence key, and with them what blocks them;
 //! 2. rows of jobs that exist, by id;
 //! 3. counters, by name;
 //! 4. new rows: jobs, then idempotency keys by tenant and key. Successors of sequences come last too; nobody else writes
@@ -34,6 +34,7 @@ mod read;
 mod reap;
 mod row;
 mod schedules;
+mod sequences;
 mod tenants;
 mod webhooks;
 
@@ -48,8 +49,9 @@ use contract::{
     Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, ExpiredJob, FileDeletion, FileFilter, FileId,
     Filter, FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease,
     LeaseLost, Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page,
-    QueueId, Reaped, Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, Tenant, TenantChange,
-    TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
+    QueueId, Reaped, Refused, RefusedLine, Resumed, SegmentPlace, Sequence, ServedModel, StoreError, StoredFile,
+    Tenant, TenantChange, TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId,
+    WorkerId,
 };
 use sqlx::ConnectOptions;
 use uuid::Uuid;
@@ -258,6 +260,23 @@ impl JobStore for PostgresStore {
 
     async fn list(&self, tenant: &TenantId, filter: &Filter) -> Result<Page, StoreError> {
         self.db.read(&read::List { tenant, filter }).await
+    }
+
+    async fn blocked_sequences(
+        &self,
+        tenant: &TenantId,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<(Vec<Sequence>, bool), StoreError> {
+        self.db.read(&sequences::Blocked { tenant, after, limit }).await
+    }
+
+    async fn sequence(&self, tenant: &TenantId, key: &str) -> Result<Option<Sequence>, StoreError> {
+        self.db.read(&sequences::Get { tenant, key }).await
+    }
+
+    async fn resume_sequence(&self, tenant: &TenantId, key: &str) -> Result<Option<Resumed>, StoreError> {
+        self.db.transact(&sequences::Resume { tenant, key }).await
     }
 
     async fn lead(&self, name: &str, holder: &WorkerId, ttl: Duration) -> Result<bool, StoreError> {

@@ -150,6 +150,8 @@ fn read_job(row: &PgRow, id: JobId) -> Result<Job, Fault> {
         seed: column::<i64>(row, "seed")?.cast_unsigned(),
         metadata: metadata.into_iter().map(|(key, value)| (unescaped(key), unescaped(value))).collect(),
         batch_line: batch.map(|batch| Ok::<_, Fault>((batch, super::row::count(row, "line")?))).transpose()?,
+        sequence_key: column::<Option<String>>(row, "sequence_key")?.map(unescaped),
+        on_failure: word(row, "on_failure")?,
         error: column::<Option<&str>>(row, "error")?.map(|text| json("error", text)).transpose()?,
         history: json("history", column::<&str>(row, "history")?)?,
         usage: usage(row)?,

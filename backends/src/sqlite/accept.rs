@@ -142,7 +142,7 @@ async fn count_up(tx: &mut Tx<'_>, name: &str, bound: u64) -> Result<bool, Fault
     Ok(taken.rows_affected() > 0)
 }
 
-/// Whether an unfinished job of the same sequence comes before it.
+/// Whether an unfinished job of the same sequence comes before it, or the sequence is blocked.
 async fn is_behind(tx: &mut Tx<'_>, job: &NewJob) -> Result<bool, Fault> {
     let Some(key) = &job.sequence_key else { return Ok(false) };
     let before = sqlx::query(include_str!("sql/find_sequence.sql"))
@@ -181,6 +181,7 @@ async fn insert(tx: &mut Tx<'_>, job: &NewJob, held: bool) -> Result<(), Fault> 
         .bind(job.custom_id.as_deref())
         .bind(job.webhook.as_ref().map(|hook| to_json("the webhook", hook)).transpose()?)
         .bind(job.keep.map(millis))
+        .bind(job.on_failure.as_str())
         .execute(&mut *tx.conn)
         .await?;
     Ok(())

@@ -12,6 +12,18 @@ use super::writer::Tx;
 
 /// Takes a queued or running job through a transition. `None` when its state does not allow it: nothing was written.
 pub(super) async fn change(tx: &mut Tx<'_>, row: &JobRow, change: &Change<'_>) -> Result<Option<Life>, Fault> {
+    let next = change_alone(tx, row, change).await?;
+    if let (Some(Life { state, .. }), Some(key)) = (next, &row.sequence_key)
+        && state.is_terminal()
+    {
+        wake_successor(tx, &row.tenant, key).await?;
+    }
+    Ok(next)
+}
+
+/// As [`change`], but the successor is the caller's to wake: who ends several jobs of a sequence at once knows only then
+/// whether it is blocked.
+pub(super) async fn change_alone(tx: &mut Tx<'_>, row: &JobRow, change: &Change<'_>) -> Result<Option<Life>, Fault> {
     let Ok(next) = transition(row.life, change.transition, Budgets::default()) else { return Ok(None) };
     let quarantined = JobError::new(
         ErrorCode::Quarantined,
@@ -41,7 +53,6 @@ pub(super) async fn change(tx: &mut Tx<'_>, row: &JobRow, change: &Change<'_>) -
     event(tx, row, change.transition, next).await?;
     if next.state.is_terminal() {
         give_room_back(tx, row).await?;
-        wake_successor(tx, row).await?;
     }
     Ok(Some(next))
 }
@@ -131,15 +142,14 @@ async fn give_room_back(tx: &mut Tx<'_>, row: &JobRow) -> Result<(), Fault> {
     Ok(())
 }
 
-async fn wake_successor(tx: &mut Tx<'_>, row: &JobRow) -> Result<(), Fault> {
-    if let Some(key) = &row.sequence_key {
-        sqlx::query(include_str!("sql/wake_successor.sql"))
-            .bind(&row.tenant)
-            .bind(key)
-            .bind(tx.now)
-            .execute(&mut *tx.conn)
-            .await?;
-    }
+/// The next job of a sequence is due, unless the sequence is blocked.
+pub(super) async fn wake_successor(tx: &mut Tx<'_>, tenant: &str, key: &str) -> Result<(), Fault> {
+    sqlx::query(include_str!("sql/wake_successor.sql"))
+        .bind(tenant)
+        .bind(key)
+        .bind(tx.now)
+        .execute(&mut *tx.conn)
+        .await?;
     Ok(())
 }
 

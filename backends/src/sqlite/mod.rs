@@ -19,6 +19,7 @@ mod read;
 mod reap;
 mod row;
 mod schedules;
+mod sequences;
 mod tenants;
 mod webhooks;
 mod writer;
@@ -34,8 +35,9 @@ use contract::{
     Cursor, DeliveryAttempt, DeliveryFilter, DeliveryId, DueDelivery, ExpiredJob, FileDeletion, FileFilter, FileId,
     Filter, FoundKey, IdempotencyKey, Job, JobError, JobId, JobState, JobStore, Key, KeyId, KeyReused, Lease,
     LeaseLost, Leased, Line, LineId, LineSet, Made, NewBatch, NewFile, NewJob, NewKey, NewWebhook, Outcome, Page,
-    QueueId, Reaped, Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, Tenant, TenantChange,
-    TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
+    QueueId, Reaped, Refused, RefusedLine, Resumed, SegmentPlace, Sequence, ServedModel, StoreError, StoredFile,
+    Tenant, TenantChange, TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId,
+    WorkerId,
 };
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
@@ -231,6 +233,23 @@ impl JobStore for SqliteStore {
 
     async fn list(&self, tenant: &TenantId, filter: &Filter) -> Result<Page, StoreError> {
         read::list(&self.readers, self.now(), tenant, filter).await.map_err(Fault::nothing_written)
+    }
+
+    async fn blocked_sequences(
+        &self,
+        tenant: &TenantId,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Result<(Vec<Sequence>, bool), StoreError> {
+        sequences::blocked(&self.readers, tenant, after, limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn sequence(&self, tenant: &TenantId, key: &str) -> Result<Option<Sequence>, StoreError> {
+        sequences::get(&self.readers, tenant, key).await.map_err(Fault::nothing_written)
+    }
+
+    async fn resume_sequence(&self, tenant: &TenantId, key: &str) -> Result<Option<Resumed>, StoreError> {
+        self.writer.submit(sequences::Resume { tenant: tenant.clone(), key: key.to_owned() }).await
     }
 
     async fn lead(&self, name: &str, holder: &WorkerId, ttl: Duration) -> Result<bool, StoreError> {

@@ -85,6 +85,8 @@ fn read_job(row: &SqliteRow, id: JobId, now: i64) -> Result<Job, Fault> {
         seed: column::<i64>(row, "seed")?.cast_unsigned(),
         metadata: json("metadata", &column::<String>(row, "metadata")?)?,
         batch_line,
+        sequence_key: column(row, "sequence_key")?,
+        on_failure: word(row, "on_failure")?,
         error: error.map(|text| json("error", &text)).transpose()?,
         history: json("history", &column::<String>(row, "history")?)?,
         usage: usage(row)?,

@@ -1,6 +1,6 @@
 //! What nobody ends by itself: passed deadlines, and jobs whose worker died.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use async_trait::async_trait;
 use contract::{JobId, JobState, Reaped, Transition};
@@ -9,7 +9,7 @@ use sqlx::sqlite::SqliteRow;
 use crate::transition::Change;
 
 use super::KEY_LIFE_MS;
-use super::change::change;
+use super::change::{change_alone, wake_successor};
 use super::fault::Fault;
 use super::row::{JobRow, column, load};
 use super::writer::{Tx, Write};
@@ -34,19 +34,30 @@ impl Write for Reap {
     type Answer = Reaped;
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Reaped, Fault> {
-        let mut reaped = Reaped::default();
+        let mut done = Done::default();
         // Who held what is counted before anything changes, or a worker's last job would look alone.
         let workers = self.dead_workers(tx).await?;
-        self.expire(tx, &mut reaped).await?;
-        self.rescue(tx, &workers, &mut reaped).await?;
+        self.expire(tx, &mut done).await?;
+        self.rescue(tx, &workers, &mut done).await?;
+        for (tenant, key) in &done.sequences {
+            wake_successor(tx, tenant, key).await?;
+        }
         if matches!(self.dead, Dead::All) {
             // The queue died with its process, and so did whoever led: what was published is due again, and the lead free.
             sqlx::query(include_str!("sql/wake_all.sql")).bind(tx.now).execute(&mut *tx.conn).await?;
             sqlx::query(include_str!("sql/forget_leaders.sql")).execute(&mut *tx.conn).await?;
         }
         sqlx::query(include_str!("sql/purge_keys.sql")).bind(tx.now - KEY_LIFE_MS).execute(&mut *tx.conn).await?;
-        Ok(reaped)
+        Ok(done.reaped)
     }
+}
+
+/// What was done so far.
+#[derive(Default)]
+struct Done {
+    reaped: Reaped,
+    /// Tenant and key of the sequences of ended jobs, whose next ones are woken when all have ended.
+    sequences: BTreeSet<(String, String)>,
 }
 
 impl Reap {
@@ -65,7 +76,7 @@ impl Reap {
         rows.iter().map(|row| Ok((column(row, "worker")?, column(row, "held")?))).collect()
     }
 
-    async fn expire(&self, tx: &mut Tx<'_>, reaped: &mut Reaped) -> Result<(), Fault> {
+    async fn expire(&self, tx: &mut Tx<'_>, done: &mut Done) -> Result<(), Fault> {
         let late = sqlx::query(include_str!("sql/past_deadline.sql"))
             .bind(tx.now)
             .bind(i64::from(self.limit))
@@ -73,12 +84,12 @@ impl Reap {
             .await?;
         for found in &late {
             let Some(row) = readable(tx, found).await? else { continue };
-            step(tx, &row, Transition::DeadlinePassed, reaped).await?;
+            step(tx, &row, Transition::DeadlinePassed, done).await?;
         }
         Ok(())
     }
 
-    async fn rescue(&self, tx: &mut Tx<'_>, workers: &[(String, i64)], reaped: &mut Reaped) -> Result<(), Fault> {
+    async fn rescue(&self, tx: &mut Tx<'_>, workers: &[(String, i64)], done: &mut Done) -> Result<(), Fault> {
         let mut judged = 0;
         for (worker, held) in workers {
             // The jobs of one worker are judged together, so the limit is looked at between workers.
@@ -100,7 +111,7 @@ impl Reap {
             }
             for row in &rows {
                 let alone = alone.get(&row.id).copied().unwrap_or(false);
-                step(tx, row, Transition::WorkerLost { alone }, reaped).await?;
+                step(tx, row, Transition::WorkerLost { alone }, done).await?;
                 judged += 1;
             }
         }
@@ -131,10 +142,13 @@ async fn readable(tx: &mut Tx<'_>, found: &SqliteRow) -> Result<Option<JobRow>, 
     }
 }
 
-async fn step(tx: &mut Tx<'_>, row: &JobRow, transition: Transition, reaped: &mut Reaped) -> Result<(), Fault> {
-    match change(tx, row, &Change::bare(transition)).await {
-        Ok(Some(next)) if next.state == JobState::Queued => reaped.requeued.push((row.id, row.queue.clone())),
-        Ok(Some(next)) => reaped.ended.push((row.id, next.state)),
+async fn step(tx: &mut Tx<'_>, row: &JobRow, transition: Transition, done: &mut Done) -> Result<(), Fault> {
+    match change_alone(tx, row, &Change::bare(transition)).await {
+        Ok(Some(next)) if next.state == JobState::Queued => done.reaped.requeued.push((row.id, row.queue.clone())),
+        Ok(Some(next)) => {
+            done.reaped.ended.push((row.id, next.state));
+            done.sequences.extend(row.sequence_key.clone().map(|key| (row.tenant.clone(), key)));
+        }
         Ok(None) => {}
         // Only the history can be unreadable here, before anything is written.
         Err(Fault::Corrupt(what)) => {

@@ -76,6 +76,7 @@ pub fn job() -> NewJob {
         custom_id: None,
         webhook: None,
         sequence_key: None,
+        on_failure: contract::OnFailure::Skip,
         traceparent: None,
         idempotency: None,
         published_by_caller: false,

@@ -25,6 +25,7 @@ mod store_read;
 mod store_reap;
 mod store_retention;
 mod store_schedules;
+mod store_sequences;
 mod store_shares;
 mod store_tenants;
 mod store_webhooks;
@@ -143,6 +144,20 @@ on_every_store!(store_reap:
     a_late_and_lost_job_expires,
     the_limit_holds_for_deadlines,
     a_lost_predecessor_keeps_its_sequence,
+);
+
+on_every_store!(store_sequences:
+    each_end_blocks_or_skips_as_asked,
+    a_blocked_sequence_holds_what_is_accepted,
+    resuming_wakes_the_first_and_only_that,
+    of_two_resumes_at_once_one_wakes,
+    resuming_what_is_not_there_finds_nothing,
+    held_jobs_end_without_waking_others,
+    a_job_that_expires_behind_another_one_blocks_too,
+    of_ends_at_one_time_the_first_accepted_blocks,
+    blocked_sequences_are_listed_by_key_and_paged,
+    a_block_outlives_the_process,
+    a_job_shows_its_sequence,
 );
 
 on_every_store!(store_feed:

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use contract::{
-    CancelAnswer, ErrorCode, Filter, JobError, JobId, JobState as S, Lease, NewJob, Outcome, TenantId, Wake,
+    CancelAnswer, ErrorCode, Filter, JobError, JobId, JobState as S, Lease, NewJob, OnFailure, Outcome, Sequence,
+    SequenceBlock, TenantId, Timestamp, Wake,
 };
 
 use crate::help::*;
@@ -12,6 +13,7 @@ use crate::help::*;
 const SEEDS: u64 = 200;
 const OPERATIONS: usize = 40;
 const BOUND: usize = 6;
+const SEQUENCES: usize = 2;
 
 /// Splitmix64.
 struct Random(u64);
@@ -35,6 +37,9 @@ struct Model {
     losses: u32,
     is_line: bool,
     sequence: Option<usize>,
+    on_failure: OnFailure,
+    /// Nothing holds it: it is in no sequence, or its turn has come.
+    free: bool,
     deadline: u64,
     started: u64,
     lease_until: u64,
@@ -48,18 +53,33 @@ struct World<'t> {
     tenant: TenantId,
     /// Seconds since the world began.
     now: u64,
+    /// By the store's clock, once a job was accepted.
+    began: Timestamp,
     jobs: Vec<Model>,
     /// Worker, time, job.
     lost: Vec<(String, u64, JobId)>,
+    /// By sequence: since when it is blocked, and by which job.
+    blocks: BTreeMap<usize, (u64, usize)>,
     seed: u64,
 }
 
 pub async fn random_lives_follow_the_model(t: &mut dyn StoreUnderTest) {
     for seed in 0..SEEDS {
         let tenant = TenantId(format!("tenant-{seed}"));
-        let mut world = World { t, random: Random(seed), tenant, now: 0, jobs: vec![], lost: vec![], seed };
+        let mut world = World {
+            t,
+            random: Random(seed),
+            tenant,
+            now: 0,
+            began: Timestamp(0),
+            jobs: vec![],
+            lost: vec![],
+            blocks: BTreeMap::new(),
+            seed,
+        };
         for step in 0..OPERATIONS {
             let what = world.operate(step).await;
+            world.give_turns();
             world.check(&format!("seed {seed}, step {step}: {what}")).await;
         }
         world.end().await;
@@ -68,8 +88,30 @@ pub async fn random_lives_follow_the_model(t: &mut dyn StoreUnderTest) {
 
 impl World<'_> {
     fn is_held(&self, n: usize) -> bool {
-        let own = self.jobs[n].sequence;
-        own.is_some() && self.jobs[..n].iter().any(|before| before.sequence == own && !before.state.is_terminal())
+        !self.jobs[n].free
+    }
+
+    /// The first unfinished job of a sequence that is not blocked has its turn, and keeps it.
+    fn give_turns(&mut self) {
+        for sequence in 0..SEQUENCES {
+            let first = |job: &&mut Model| job.sequence == Some(sequence) && !job.state.is_terminal();
+            if !self.blocks.contains_key(&sequence)
+                && let Some(first) = self.jobs.iter_mut().find(first)
+            {
+                first.free = true;
+            }
+        }
+    }
+
+    /// A job ends.
+    fn end_as(&mut self, n: usize, state: S) {
+        self.jobs[n].state = state;
+        let (Some(sequence), OnFailure::Block) = (self.jobs[n].sequence, self.jobs[n].on_failure) else { return };
+        if matches!(state, S::Failed | S::Expired) {
+            // The first block stays; of several at one time, that of the job accepted first.
+            let block = self.blocks.entry(sequence).or_insert((self.now, n));
+            *block = (*block).min((self.now, n));
+        }
     }
 
     /// A lease that is the live one most of the time, of a job that is running most of the time.
@@ -87,7 +129,7 @@ impl World<'_> {
     }
 
     async fn operate(&mut self, step: usize) -> &'static str {
-        match self.random.below(12) {
+        match self.random.below(13) {
             0..=2 => self.accept(u32::try_from(step).unwrap()).await,
             3 | 4 => self.lease().await,
             5 => self.finish().await,
@@ -96,12 +138,14 @@ impl World<'_> {
             8 => self.cancel().await,
             9 => self.pass_time().await,
             10 => self.renew().await,
+            11 => self.resume().await,
             _ => self.feed().await,
         }
     }
 
     async fn accept(&mut self, step: u32) -> &'static str {
-        let sequence = Some(self.random.below(5)).filter(|key| *key < 2);
+        let sequence = Some(self.random.below(5)).filter(|key| *key < SEQUENCES);
+        let on_failure = OnFailure::ALL[self.random.below(2)];
         let is_line = self.random.below(4) == 0;
         let deadline = 20 + self.random.below(60) as u64;
         let new = NewJob {
@@ -110,6 +154,7 @@ impl World<'_> {
             deadline_in: secs(deadline),
             batch_line: is_line.then(|| (uuid::Uuid::from_u128(u128::from(self.seed)), step)),
             sequence_key: sequence.map(|key| key.to_string()),
+            on_failure,
             ..job()
         };
         let id = new.id;
@@ -127,12 +172,17 @@ impl World<'_> {
                 losses: 0,
                 is_line,
                 sequence,
+                on_failure,
+                free: sequence.is_none(),
                 deadline,
                 started: 0,
                 lease_until: 0,
                 worker: String::new(),
             });
-            assert_eq!(answer.unwrap().held, self.is_held(self.jobs.len() - 1), "seed {}", self.seed);
+            self.give_turns();
+            let answer = answer.unwrap();
+            self.began = Timestamp(answer.at.unwrap().0 - i64::try_from(self.now * 1_000).unwrap());
+            assert_eq!(answer.held, self.is_held(self.jobs.len() - 1), "seed {}", self.seed);
         }
         "accept"
     }
@@ -171,7 +221,7 @@ impl World<'_> {
         };
         assert_eq!(finish(&*self.t.store(), lease, outcome).await, ok, "seed {}", self.seed);
         if ok {
-            self.jobs[n].state = state;
+            self.end_as(n, state);
         }
         "finish"
     }
@@ -183,7 +233,10 @@ impl World<'_> {
         if live {
             let job = &mut self.jobs[n];
             job.errors += 1;
-            job.state = if job.errors == 3 { S::Failed } else { S::Queued };
+            job.state = S::Queued;
+            if job.errors == 3 {
+                self.end_as(n, S::Failed);
+            }
         }
         "retry"
     }
@@ -214,6 +267,33 @@ impl World<'_> {
             job.state = S::Cancelled;
         }
         "cancel"
+    }
+
+    async fn resume(&mut self) -> &'static str {
+        let key = self.random.below(SEQUENCES);
+        let answer = self.t.store().resume_sequence(&self.tenant, &key.to_string()).await.unwrap();
+        let was_blocked = self.blocks.remove(&key).is_some();
+        let own = |job: &&Model| job.sequence == Some(key) && !job.state.is_terminal();
+        assert_eq!(answer.is_some(), was_blocked || self.jobs.iter().any(|job| own(&job)), "seed {}", self.seed);
+        let Some(resumed) = answer else { return "resume nothing" };
+        let next = self.jobs.iter().find(own);
+        assert_eq!(resumed.due, next.filter(|job| was_blocked && !job.free).map(|_| queue()), "seed {}", self.seed);
+        assert_eq!(resumed.sequence, self.sequence(key), "seed {}", self.seed);
+        "resume"
+    }
+
+    /// A sequence as it is shown.
+    fn sequence(&self, key: usize) -> Sequence {
+        let own = self.jobs.iter().filter(|job| job.sequence == Some(key) && !job.state.is_terminal());
+        Sequence {
+            key: key.to_string(),
+            block: self.blocks.get(&key).map(|(at, n)| {
+                let at = Timestamp(self.began.0 + i64::try_from(at * 1_000).unwrap());
+                SequenceBlock { job: self.jobs[*n].id, at }
+            }),
+            unfinished: own.clone().count() as u64,
+            next: own.clone().next().map(|job| (job.id, job.state)),
+        }
     }
 
     async fn renew(&mut self) -> &'static str {
@@ -256,20 +336,27 @@ impl World<'_> {
             *running.entry(job.worker.clone()).or_default() += 1;
         }
         let lost_before = self.lost.clone();
-        for job in self.jobs.iter_mut().filter(|job| !job.state.is_terminal()) {
+        for n in 0..self.jobs.len() {
+            let job = &mut self.jobs[n];
+            if job.state.is_terminal() {
+                continue;
+            }
             if job.deadline <= now {
-                job.state = S::Expired;
+                self.end_as(n, S::Expired);
             } else if job.state == S::Running && job.lease_until <= now {
                 let beside = |(worker, at, id): &(String, u64, JobId)| {
                     *worker == job.worker && *at >= job.started && *id != job.id
                 };
                 let alone = running[&job.worker] == 1 && !lost_before.iter().any(beside);
+                self.lost.push((job.worker.clone(), now, job.id));
                 (job.state, job.losses) = match (job.losses, alone) {
                     (2, true) => (S::Failed, 3),
                     (2, false) => (S::Queued, 2),
                     (losses, _) => (S::Queued, losses + 1),
                 };
-                self.lost.push((job.worker.clone(), now, job.id));
+                if job.state == S::Failed {
+                    self.end_as(n, S::Failed);
+                }
             }
         }
         "pass time"
@@ -285,6 +372,9 @@ impl World<'_> {
             assert_eq!(life, (job.state, job.attempt, job.errors, job.losses), "{context}: {}", job.id);
             assert_eq!(shown.finished_at.is_some(), job.state.is_terminal(), "{context}");
         }
+        let blocked: Vec<Sequence> = self.blocks.keys().map(|key| self.sequence(*key)).collect();
+        let listed = self.t.store().blocked_sequences(&self.tenant, None, 10).await.unwrap();
+        assert_eq!(listed, (blocked, false), "{context}");
         let count = |is_line| {
             let unfinished = self.jobs.iter().filter(|job| job.is_line == is_line && !job.state.is_terminal());
             i64::try_from(unfinished.count()).unwrap()

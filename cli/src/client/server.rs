@@ -97,6 +97,9 @@ impl Refusal {
             404 if is("delivery_not_found") => {
                 Some("`penstock webhooks deliveries` shows the deliveries there are".to_owned())
             }
+            404 if is("sequence_not_found") => {
+                Some("`penstock sequences list` shows the blocked sequences there are".to_owned())
+            }
             413 => Some("the largest body is the server's setting limits.body_mib".to_owned()),
             429 | 503 => self.retry_after.as_ref().map(|seconds| format!("try again in {seconds} s")),
             500.. => Some("the server's log says more".to_owned()),

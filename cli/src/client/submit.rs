@@ -20,6 +20,7 @@ use crate::terminal;
 ///
 ///     penstock submit --chat "Name three rivers." --max-tokens 40
 ///     penstock submit --prompt "fn main() {" --class bulk --metadata run=7
+///     penstock submit --prompt "Step 1" --sequence-key order-17 --on-failure block
 ///     penstock submit --file body.json --wait
 ///     echo '{"messages": [{"role": "user", "content": "Hi"}]}' | penstock submit --file - --wait=30
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -63,6 +64,13 @@ pub struct SubmitArgs {
     /// Keep nothing: request and result are removed five minutes after the end, and there is no trajectory.
     #[arg(long, conflicts_with = "keep_seconds")]
     pub(super) no_store: bool,
+    /// Jobs of one key run one at a time, in order of acceptance.
+    #[arg(long, value_name = "KEY")]
+    pub(super) sequence_key: Option<String>,
+    /// When it fails or expires, run the next job of its sequence, or none until `penstock sequences resume` [server's
+    /// default: skip]
+    #[arg(long, value_parser = ["skip", "block"])]
+    pub(super) on_failure: Option<String>,
     /// Wait for the end (at most so many seconds) and print the result's text; exit status as of `penstock wait`.
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true)]
     pub(super) wait: Option<Option<u64>>,
@@ -150,6 +158,8 @@ pub(super) fn job_body(args: &SubmitArgs, from_file: Option<Value>) -> anyhow::R
         fields.remove("keep_seconds");
         set(fields, "store", Some(false));
     }
+    set(fields, "sequence_key", args.sequence_key.as_deref());
+    set(fields, "on_failure", args.on_failure.as_deref());
     if !args.metadata.is_empty() {
         let pairs = args.metadata.iter().map(|(key, value)| (key.clone(), Value::from(value.clone())));
         fields.insert("metadata".to_owned(), Value::Object(pairs.collect()));

@@ -139,11 +139,16 @@ fn flags_become_the_body_of_a_job() {
         "a=b=c",
         "--metadata",
         "d=",
+        "--sequence-key",
+        "k",
+        "--on-failure",
+        "block",
     ];
     let expected = json!({
         "type": "chat",
         "request": {"messages": [{"role": "user", "content": "Hi"}], "model": "m", "max_tokens": 5, "temperature": 0.5, "seed": -3},
         "class": "bulk", "deadline_seconds": 60, "metadata": {"a": "b=c", "d": ""},
+        "sequence_key": "k", "on_failure": "block",
     });
     assert_eq!(body(&arguments, None).unwrap(), expected);
     assert_eq!(body(&["--prompt", "x"], None).unwrap(), json!({"type": "completion", "request": {"prompt": "x"}}));

@@ -194,6 +194,7 @@ pub fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid
         custom_id: None,
         webhook: None,
         sequence_key: None,
+        on_failure: contract::OnFailure::Skip,
         traceparent: None,
         idempotency: None,
         published_by_caller: false,

@@ -11,6 +11,7 @@ use super::{MAX_DEADLINE_SECONDS, ParseError, chat, completion, webhooks};
 use crate::ids::Class;
 use crate::request::{Kind, Request};
 use crate::retention::{MAX_KEEP_SECONDS, MIN_KEEP_SECONDS, Storage};
+use crate::sequence::OnFailure;
 use crate::time::Timestamp;
 use crate::webhook::Hook;
 
@@ -32,6 +33,8 @@ pub struct ParsedJob {
     pub metadata: BTreeMap<String, String>,
     /// Jobs of one key run one at a time in order of acceptance.
     pub sequence_key: Option<String>,
+    /// What those behind it do when it fails.
+    pub on_failure: OnFailure,
     /// Where it alone is told of.
     pub webhook: Option<Hook>,
     /// It does not run before this.
@@ -40,8 +43,8 @@ pub struct ParsedJob {
     pub storage: Storage,
 }
 
-/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?, "webhook"?, "run_after"?,
-/// "keep_seconds"?, "store"?}`.
+/// Reads `{"type", "request", "class"?, "deadline_seconds"?, "metadata"?, "sequence_key"?, "on_failure"?, "webhook"?,
+/// "run_after"?, "keep_seconds"?, "store"?}`.
 ///
 /// Without a class a job is [`Class::Standard`]; without a deadline it has that of its class.
 ///
@@ -65,6 +68,15 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
     let sequence_key = fields.string("sequence_key", MAX_SEQUENCE_KEY_BYTES)?.map(str::to_owned);
     if sequence_key.as_ref().is_some_and(|key| key.is_empty() || key.contains('\0')) {
         return Err(wrong_value("sequence_key", "must have at least one character, and no NUL"));
+    }
+    // A client's URL library takes these two for places, encoded or not: their sequence could never be resumed.
+    if let Some(key @ ("." | "..")) = sequence_key.as_deref() {
+        return Err(wrong_value("sequence_key", format_args!("must not be `{key}`, which no path can name")));
+    }
+    let on_failure = on_failure(&mut fields)?;
+    if on_failure.is_some() && sequence_key.is_none() {
+        let what = "needs `sequence_key`: it says what the jobs behind this one do when it fails";
+        return Err(wrong_value("on_failure", what));
     }
     let webhook = webhooks::hook(&mut fields)?;
     let run_after = run_after(&mut fields)?;
@@ -92,8 +104,18 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
     }
     let storage = storage(keep, store, parsed.storage)?;
     let metadata = if outer_metadata { metadata } else { parsed.metadata };
-    let request = parsed.request;
-    Ok(ParsedJob { kind, request, class, deadline, metadata, sequence_key, webhook, run_after, storage })
+    Ok(ParsedJob {
+        kind,
+        request: parsed.request,
+        class,
+        deadline,
+        metadata,
+        sequence_key,
+        on_failure: on_failure.unwrap_or_default(),
+        webhook,
+        run_after,
+        storage,
+    })
 }
 
 /// `keep_seconds`: how long a payload is kept after the end.
@@ -118,6 +140,11 @@ fn storage(keep: Option<Duration>, outer: Option<bool>, inner: Storage) -> Resul
             Err(wrong_value("keep_seconds", what))
         }
     }
+}
+
+fn on_failure(fields: &mut Fields<'_>) -> Result<Option<OnFailure>, ParseError> {
+    let Some(word) = fields.string("on_failure", MAX_SEQUENCE_KEY_BYTES)? else { return Ok(None) };
+    word.parse().map(Some).map_err(|error| wrong_value("on_failure", format_args!("is wrong: {error}")))
 }
 
 /// `run_after`, as every time of the native routes: RFC 3339.
@@ -151,9 +178,11 @@ mod tests {
             "type": "chat",
             "request": {"model": "m", "messages": [{"role": "user", "content": "x"}], "stream": false},
             "class": "bulk", "deadline_seconds": 604800, "metadata": {"a": "b"}, "sequence_key": "s",
+            "on_failure": "block",
         }))
         .unwrap();
         assert_eq!((job.deadline.as_secs(), job.sequence_key.as_deref()), (604_800, Some("s")));
+        assert_eq!(job.on_failure, OnFailure::Block);
         assert_eq!(job.metadata, BTreeMap::from([("a".to_owned(), "b".to_owned())]));
     }
 
@@ -184,6 +213,19 @@ mod tests {
             (json!({"store": true}), not, "request.store"),
         ] {
             assert_eq!(read(outer, inner), Err(param.to_owned()));
+        }
+    }
+
+    #[test]
+    fn a_failure_skips_unless_it_is_to_block() {
+        let body = |on_failure| {
+            json!({"type": "completion", "request": {"model": "m", "prompt": "x"},
+            "sequence_key": "s", "on_failure": on_failure})
+        };
+        for (word, expected) in
+            [(json!(null), OnFailure::Skip), (json!("skip"), OnFailure::Skip), (json!("block"), OnFailure::Block)]
+        {
+            assert_eq!(parse_job(&body(word)).unwrap().on_failure, expected);
         }
     }
 

@@ -48,6 +48,8 @@ pub enum ErrorKind {
     ScheduleNotFound,
     /// The file of the schedule is gone.
     ScheduleFileGone,
+    /// No such sequence of this tenant.
+    SequenceNotFound,
     /// All or none were asked for, and another one was refused.
     OthersRefused,
     /// No such model.
@@ -152,6 +154,7 @@ impl ErrorKind {
             ErrorKind::DeliveryNotFound => look(404, INVALID, "delivery_not_found"),
             ErrorKind::ScheduleNotFound => look(404, INVALID, "schedule_not_found"),
             ErrorKind::ScheduleFileGone => final_look(409, INVALID, "schedule_file_gone"),
+            ErrorKind::SequenceNotFound => look(404, INVALID, "sequence_not_found"),
             ErrorKind::OthersRefused => look(409, INVALID, "others_refused"),
             ErrorKind::ModelNotFound => look(404, INVALID, "model_not_found"),
             ErrorKind::JobNotFound => look(404, INVALID, "job_not_found"),

@@ -22,6 +22,7 @@ mod messages;
 pub mod native;
 pub mod requests;
 pub mod schedules;
+pub mod sequences;
 pub mod stream;
 pub mod tenants;
 pub mod views;

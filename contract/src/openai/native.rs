@@ -14,6 +14,7 @@ use crate::life::JobState;
 use crate::outcome::{JobError, Usage};
 use crate::record::{Record, TokenLogprob};
 use crate::request::Kind;
+use crate::sequence::OnFailure;
 use crate::time::Timestamp;
 
 /// A job as clients see it. Times are RFC 3339, by the store's clock.
@@ -67,6 +68,12 @@ pub struct JobObject {
     pub seed: i64,
     /// The client's own pairs.
     pub metadata: BTreeMap<String, String>,
+    /// Jobs of one key run one at a time in order of acceptance.
+    #[schema(required)]
+    pub sequence_key: Option<String>,
+    /// What those behind it do when it fails or expires; null without a key.
+    #[schema(required)]
+    pub on_failure: Option<OnFailure>,
     /// Tokens used; null while none are known.
     #[schema(required)]
     pub usage: Option<UsageBody>,
@@ -183,6 +190,8 @@ pub fn job_object(job: &Job, record: Option<&Record>) -> JobObject {
         // The same 64 bits that the client sent, if it sent them.
         seed: job.seed as i64,
         metadata: job.metadata.clone(),
+        sequence_key: job.sequence_key.clone(),
+        on_failure: job.sequence_key.is_some().then_some(job.on_failure),
         usage: (job.usage != Usage::default()).then(|| UsageBody::from(job.usage)),
         error: job.error.as_ref().map(JobErrorBody::from),
         history: job.history.clone(),

@@ -209,6 +209,18 @@ fn jobs_that_are_none_are_named() {
         (json!({"type": "completion", "request": inner, "deadline_seconds": 604801}), "deadline_seconds", InvalidValue),
         (json!({"type": "completion", "request": inner, "priority": 3}), "priority", UnknownParameter),
         (json!({"type": "completion", "request": inner, "sequence_key": ""}), "sequence_key", InvalidValue),
+        (json!({"type": "completion", "request": inner, "sequence_key": ".."}), "sequence_key", InvalidValue),
+        (json!({"type": "completion", "request": inner, "on_failure": "block"}), "on_failure", InvalidValue),
+        (
+            json!({"type": "completion", "request": inner, "sequence_key": "s", "on_failure": "stop"}),
+            "on_failure",
+            InvalidValue,
+        ),
+        (
+            json!({"type": "completion", "request": inner, "sequence_key": "s", "on_failure": true}),
+            "on_failure",
+            InvalidType,
+        ),
         (json!({"type": "completion", "request": inner, "metadata": {"": "x"}}), "metadata.", InvalidValue),
         (
             json!({"type": "completion", "request": {"model": "m", "prompt": "x", "stream": true}}),

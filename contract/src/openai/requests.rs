@@ -9,6 +9,7 @@ use utoipa::ToSchema;
 use super::webhooks::HookRequest;
 use crate::ids::Class;
 use crate::request::Kind;
+use crate::sequence::OnFailure;
 
 /// Parameters that both OpenAI routes take. Accepted without effect: `user`, `service_tier`, `safety_identifier`,
 /// `prompt_cache_key`. Any field that is not honoured is a 400 that names it.
@@ -134,6 +135,9 @@ pub struct JobRequest {
     pub metadata: Option<BTreeMap<String, String>>,
     /// Jobs of one key run one at a time in order of acceptance.
     pub sequence_key: Option<String>,
+    /// What the jobs behind it do when it ends as `failed` or `expired`: run on (`skip`, the default), or wait until
+    /// `POST /v1/sequences/{key}/resume` (`block`). Only with `sequence_key`.
+    pub on_failure: Option<OnFailure>,
     /// Where it alone is told of, beside the webhooks of its tenant.
     pub webhook: Option<HookRequest>,
     /// It does not run before this; `deadline_seconds` counts from then. Not with `sequence_key`.

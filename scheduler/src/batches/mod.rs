@@ -325,6 +325,7 @@ impl BatchWorker {
             custom_id: Some(input.custom_id.clone()),
             webhook: None,
             sequence_key: None,
+            on_failure: contract::OnFailure::Skip,
             traceparent: None,
             idempotency: None,
             published_by_caller: false,

@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use contract::{
     Accepted, CancelAnswer, Filter, Job, JobError, JobId, JobState, JobStore, Lease, LeaseLost, Leased, NewJob,
-    Outcome, Page, QueueId, Reaped, Refused, SegmentPlace, ServedModel, StoreError, TenantId, Unarchived, Usage, Wake,
-    WorkerId,
+    Outcome, Page, QueueId, Reaped, Refused, Resumed, SegmentPlace, Sequence, ServedModel, StoreError, TenantId,
+    Unarchived, Usage, Wake, WorkerId,
 };
 use futures::stream::BoxStream;
 use object_store::local::LocalFileSystem;
@@ -178,6 +178,20 @@ impl JobStore for Unanswering {
     }
     async fn unarchived(&self, limit: u32) -> Answer<Vec<Unarchived>> {
         self.inner.unarchived(limit).await
+    }
+    async fn blocked_sequences(
+        &self,
+        tenant: &TenantId,
+        after: Option<&str>,
+        limit: u32,
+    ) -> Answer<(Vec<Sequence>, bool)> {
+        self.inner.blocked_sequences(tenant, after, limit).await
+    }
+    async fn sequence(&self, tenant: &TenantId, key: &str) -> Answer<Option<Sequence>> {
+        self.inner.sequence(tenant, key).await
+    }
+    async fn resume_sequence(&self, tenant: &TenantId, key: &str) -> Answer<Option<Resumed>> {
+        self.inner.resume_sequence(tenant, key).await
     }
     async fn offer(&self, model: &ServedModel) -> Answer<()> {
         self.inner.offer(model).await

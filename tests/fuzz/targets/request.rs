@@ -105,6 +105,7 @@ fn accepted_job(job: &ParsedJob) {
     assert_eq!(job.request.kind(), job.kind);
     assert!((1..=MAX_DEADLINE_SECONDS).contains(&job.deadline.as_secs()));
     assert!(job.sequence_key.as_ref().is_none_or(|key| !key.is_empty() && !key.contains('\0')));
+    assert!(job.sequence_key.is_some() || job.on_failure == contract::OnFailure::Skip);
     accepted(&job.request);
     accepted_metadata(&job.metadata);
 }

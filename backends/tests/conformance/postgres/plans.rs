@@ -28,7 +28,7 @@ struct Query {
 }
 
 #[rustfmt::skip]
-const QUERIES: [Query; 33] = [
+const QUERIES: [Query; 36] = [
     query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "1"],
         ["jobs_waiting", "turns_pkey", "shares_pkey", "tenants_pkey"]),
     query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "7", "'queued'", "'{acme}'", "'{9}'"],
@@ -43,13 +43,16 @@ const QUERIES: [Query; 33] = [
         "'{NULL,NULL}'", "'{NULL,NULL}'", "'{NULL,NULL}'", "'{NULL,NULL}'", "'{NULL,NULL}'", "'{0,0}'", "'{0,0}'",
         "'{0,0}'", "'{NULL,NULL}'", "'{NULL,NULL}'", "'{failed,failed}'", "'{w,w}'", "'{tenant:acme}'", "'{-1}'"],
         ["jobs_pkey", "counters_pkey"]),
-    query!("wake_successors", ["NULL", "'{acme}'", "'{s}'"], ["jobs_sequence", "jobs_pkey"]),
+    query!("wake_successors", ["NULL", "'{acme}'", "'{s}'"], ["jobs_sequence", "jobs_pkey", "blocked_sequences_pkey"]),
+    query!("blocked_sequences", ["'acme'", "''", "20"], ["blocked_sequences_pkey", "jobs_sequence"]),
+    query!("get_sequence", ["'acme'", "'s'"], ["blocked_sequences_pkey", "jobs_sequence"]),
+    query!("unblock_sequence", ["'acme'", "'s'"], ["blocked_sequences_pkey"]),
     query!("take_room", ["'{tenant:acme}'", "'{1}'", "'{9}'"], ["counters_pkey"]),
     query!("count", ["'{tenant:acme}'", "'{1}'"], ["counters_pkey"]),
     query!("glance", ["'{tenant:acme}'", "'IDS'"], ["counters_pkey", "jobs_pkey"]),
     query!("find_existing", ["'IDS'", "'{}'", "'{}'"], ["jobs_pkey", "jobs_line"]),
     query!("find_keys", ["NULL", "'{acme}'", "'{k}'", "86400000"], ["idempotency_pkey"]),
-    query!("busy_sequences", ["'{acme}'", "'{s}'"], ["jobs_sequence"]),
+    query!("busy_sequences", ["'{acme}'", "'{s}'"], ["jobs_sequence", "blocked_sequences_pkey"]),
     query!("past_deadline", ["NULL", "100"], ["jobs_deadline"]),
     query!("dead_workers", ["NULL"], ["jobs_worker"]),
     query!("dead_leases", ["NULL", "'{w}'"], ["jobs_worker", "events_lost"]),
@@ -121,7 +124,7 @@ async fn hot_queries_use_the_index_made_for_them() {
     for query in &QUERIES {
         check(&mut conn, query, &jobs, "without statistics").await;
     }
-    t.execute("ANALYZE jobs, counters, events, idempotency, turns, shares, tenants").await;
+    t.execute("ANALYZE jobs, counters, events, idempotency, turns, shares, tenants, blocked_sequences").await;
     for query in &QUERIES {
         check(&mut conn, query, &jobs, "with statistics").await;
     }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use contract::{Class, ErrorCode, JobError, JobId, JobStore, Lease, NewJob, Outcome, Refused, Wake};
+use contract::{Class, ErrorCode, JobError, JobId, JobStore, Lease, NewJob, OnFailure, Outcome, Refused, Wake};
 use futures::future::join_all;
 use sqlx::Row;
 use uuid::Uuid;
@@ -36,7 +36,11 @@ fn some_job(random: &mut Random) -> NewJob {
         ..job_of(["a", "b", "c"][random.below(3)])
     };
     match random.below(8) {
-        0 => NewJob { sequence_key: Some(random.below(4).to_string()), ..new },
+        0 => NewJob {
+            sequence_key: Some(random.below(4).to_string()),
+            on_failure: OnFailure::ALL[random.below(2)],
+            ..new
+        },
         1 => NewJob {
             batch_line: Some((Uuid::from_u128(7), u32::try_from(random.below(500)).unwrap())),
             tenant: "a".into(),
@@ -54,7 +58,7 @@ async fn call(t: Arc<Postgres>, store: Arc<dyn JobStore>, seed: u64) {
     let mut leases: Vec<Lease> = Vec::new();
     let name = format!("w{}", seed % 7);
     for _ in 0..TURNS {
-        match random.below(12) {
+        match random.below(13) {
             0..=2 => {
                 let mut jobs: Vec<NewJob> = (0..=random.below(8)).map(|_| some_job(&mut random)).collect();
                 // What somebody does who did not get an answer.
@@ -78,8 +82,12 @@ async fn call(t: Arc<Postgres>, store: Arc<dyn JobStore>, seed: u64) {
                 leases.extend(take(&*store, &wakes, &name).await);
             }
             6 | 7 => {
+                let mut outcome = || match random.below(4) {
+                    0 => Outcome::Failed { error: JobError::new(ErrorCode::NotFinite, "x"), usage: usage(1) },
+                    _ => success(),
+                };
                 let ended: Vec<(Lease, Outcome)> =
-                    leases.drain(..leases.len() / 2).map(|lease| (lease, success())).rev().collect();
+                    leases.drain(..leases.len() / 2).map(|lease| (lease, outcome())).rev().collect();
                 store.finish(&ended).await.unwrap();
             }
             8 => {
@@ -102,6 +110,10 @@ async fn call(t: Arc<Postgres>, store: Arc<dyn JobStore>, seed: u64) {
                 if let Some(lease) = leases.first() {
                     store.usage(lease, usage(1)).await.unwrap();
                 }
+            }
+            11 => {
+                let tenant = ["a", "b", "c"][random.below(3)].into();
+                store.resume_sequence(&tenant, &random.below(4).to_string()).await.unwrap();
             }
             _ => {
                 t.advance(secs(1)).await;
@@ -149,13 +161,23 @@ async fn two_processes_at_once_keep_the_counters_exact() {
     .unwrap();
     assert_eq!(odd, 0);
     let stuck: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM (SELECT DISTINCT ON (tenant, sequence_key) held FROM jobs
-         WHERE sequence_key IS NOT NULL AND finished_at IS NULL ORDER BY tenant, sequence_key, seq) AS first WHERE held",
+        "SELECT count(*) FROM (SELECT DISTINCT ON (tenant, sequence_key) tenant, sequence_key, held FROM jobs
+         WHERE sequence_key IS NOT NULL AND finished_at IS NULL ORDER BY tenant, sequence_key, seq) AS first
+         WHERE held AND (tenant, sequence_key) NOT IN (SELECT tenant, sequence_key FROM blocked_sequences)",
     )
     .fetch_one(&mut conn)
     .await
     .unwrap();
     assert_eq!(stuck, 0);
+    let blocked_by_others: i64 = sqlx::query_scalar(
+        "SELECT count(*) FROM blocked_sequences AS blocked LEFT JOIN jobs ON jobs.id = blocked.job
+         WHERE (jobs.tenant, jobs.sequence_key) IS DISTINCT FROM (blocked.tenant, blocked.sequence_key)
+            OR jobs.on_failure <> 'block' OR jobs.state NOT IN ('failed', 'expired') OR jobs.finished_at <> blocked.at",
+    )
+    .fetch_one(&mut conn)
+    .await
+    .unwrap();
+    assert_eq!(blocked_by_others, 0);
     let running_beside: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM (SELECT 1 FROM jobs WHERE sequence_key IS NOT NULL AND finished_at IS NULL AND NOT held
          GROUP BY tenant, sequence_key HAVING count(*) > 1) AS double",

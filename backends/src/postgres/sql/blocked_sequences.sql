@@ -1,0 +1,16 @@
+SELECT blocked.sequence_key AS key, blocked.job, blocked.at, next.id AS next, next.state,
+       (SELECT count(*) FROM jobs
+        WHERE jobs.tenant = $1 AND jobs.sequence_key = blocked.sequence_key AND jobs.sequence_key IS NOT NULL
+          AND jobs.finished_at IS NULL) AS unfinished
+FROM blocked_sequences AS blocked
+LEFT JOIN LATERAL (
+    SELECT id, state
+    FROM jobs
+    WHERE jobs.tenant = $1 AND jobs.sequence_key = blocked.sequence_key AND jobs.sequence_key IS NOT NULL
+      AND jobs.finished_at IS NULL
+    ORDER BY jobs.seq
+    LIMIT 1
+) AS next ON true
+WHERE blocked.tenant = $1 AND blocked.sequence_key > $2
+ORDER BY blocked.sequence_key
+LIMIT $3
