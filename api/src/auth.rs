@@ -77,6 +77,8 @@ pub(crate) fn needs(method: &Method, route: &str) -> Needs {
         | "/v1/webhooks/secret/rotate"
         | "/v1/webhooks/deliveries/{id}/redeliver" => Needs::Scope(Scope::Submit),
         "/v1/jobs" if reads => Needs::Scope(Scope::Read),
+        // Of the caller's tenant; of all tenants it is for operators, as the audit is.
+        "/v1/usage" => Needs::Scope(Scope::Read),
         "/v1/jobs" | "/v1/jobs:batch" | "/v1/jobs/{id}/cancel" | "/v1/chat/completions" | "/v1/completions" => {
             Needs::Scope(Scope::Submit)
         }

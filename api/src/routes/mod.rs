@@ -1,5 +1,6 @@
 //! The routes, and their description generated from the code.
 
+mod audit;
 mod batch_results;
 mod batches;
 mod bulk;
@@ -13,6 +14,7 @@ mod list;
 mod models;
 mod operations;
 mod trajectory;
+mod usage;
 pub(crate) mod webhooks;
 
 use axum::Router;
@@ -90,6 +92,9 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(webhooks::rotate))
         .routes(routes!(keys::create, keys::list))
         .routes(routes!(keys::revoke))
+        .routes(routes!(usage::own))
+        .routes(routes!(usage::of_tenants))
+        .routes(routes!(audit::audit))
         .routes(routes!(operations::stats))
         .routes(routes!(operations::page))
         .routes(routes!(openapi_json))

@@ -18,6 +18,7 @@
 
 mod accept;
 mod archive;
+mod audit;
 mod batches;
 mod change;
 mod db;
@@ -28,6 +29,7 @@ mod finish;
 mod group;
 mod keys;
 mod lease;
+mod ledger;
 mod migrate;
 mod read;
 mod reap;
@@ -48,6 +50,7 @@ use contract::{
     Refused, RefusedLine, SegmentPlace, ServedModel, StoreError, StoredFile, TenantId, Unarchived, Usage, Wake,
     Webhook, WebhookChange, WebhookDelivery, WebhookId, WorkerId,
 };
+use contract::{Audit, AuditFilter, UsageFilter, UsageLine};
 use sqlx::ConnectOptions;
 use uuid::Uuid;
 
@@ -298,6 +301,18 @@ impl AdminStore for PostgresStore {
 
     async fn has_keys(&self) -> Result<bool, StoreError> {
         self.db.read(&keys::HasAny).await
+    }
+
+    async fn usage_lines(&self, filter: &UsageFilter) -> Result<Vec<UsageLine>, StoreError> {
+        self.db.read(&ledger::Lines { filter }).await
+    }
+
+    async fn fold_usage(&self, limit: u32) -> Result<u64, StoreError> {
+        self.db.once(&ledger::Fold { limit }).await
+    }
+
+    async fn audit(&self, filter: &AuditFilter) -> Result<Audit, StoreError> {
+        self.db.transact(&audit::Run { filter }).await
     }
 
     async fn add_file(&self, file: &NewFile) -> Result<Result<Made<StoredFile>, KeyReused>, StoreError> {

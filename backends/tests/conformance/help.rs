@@ -25,6 +25,8 @@ pub trait StoreUnderTest: Send + Sync {
     async fn counters(&self) -> BTreeMap<String, i64>;
     /// The events of a job: kind, state, attempt.
     async fn events(&self, job: JobId) -> Vec<(String, String, u32)>;
+    /// Runs statements behind the store's back: those of the adapter under test.
+    async fn damage(&self, sqlite: &'static str, postgres: &'static str);
 }
 
 pub const TTL: Duration = Duration::from_secs(15);

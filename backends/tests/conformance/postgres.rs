@@ -185,4 +185,8 @@ impl StoreUnderTest for Postgres {
         let rows = sqlx::query(sql).bind(job.0).fetch_all(&mut *self.inspect.lock().await).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1), u32::try_from(row.get::<i32, _>(2)).unwrap())).collect()
     }
+
+    async fn damage(&self, _sqlite: &'static str, postgres: &'static str) {
+        self.execute(postgres).await;
+    }
 }

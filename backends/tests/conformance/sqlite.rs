@@ -86,4 +86,8 @@ impl StoreUnderTest for Sqlite {
         let rows = sqlx::query(sql).bind(job.0).fetch_all(&mut *self.inspect.lock().await).await.unwrap();
         rows.iter().map(|row| (row.get(0), row.get(1), row.get(2))).collect()
     }
+
+    async fn damage(&self, sqlite: &'static str, _postgres: &'static str) {
+        self.execute(sqlite).await;
+    }
 }

@@ -6,6 +6,7 @@
 //!
 //! A field is honoured, or documented as being without effect, or refused by name. `null` always means absent.
 
+pub mod audit;
 pub mod batches;
 pub mod bodies;
 pub mod canonical;
@@ -22,6 +23,7 @@ mod messages;
 pub mod native;
 pub mod requests;
 pub mod stream;
+pub mod usage;
 pub mod views;
 pub mod webhooks;
 
