@@ -2,6 +2,7 @@
 #![allow(rustdoc::invalid_rust_codeblocks, reason = "indented examples of commands, as --help shows them")]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+mod audit;
 mod batch;
 mod bench;
 mod client;
@@ -23,6 +24,7 @@ mod suggest;
 mod tenants;
 mod terminal;
 mod threads;
+mod usage;
 mod webhooks;
 
 use std::process::ExitCode;
@@ -58,9 +60,12 @@ enum Command {
     Keys(keys::KeysCommand),
     #[command(subcommand)]
     Tenants(tenants::TenantsCommand),
+    #[command(subcommand)]
     Sequences(sequences::SequencesCommand),
     #[command(subcommand)]
     Webhooks(webhooks::WebhooksCommand),
+    Usage(usage::UsageArgs),
+    Audit(audit::AuditArgs),
     #[command(subcommand)]
     Model(model::ModelCommand),
     Config(config::show::ConfigCommand),
@@ -115,6 +120,8 @@ async fn run(cli: Cli) -> anyhow::Result<ExitCode> {
         }
         Command::Sequences(command) => sequences::run(command, &cli.config).await,
         Command::Webhooks(command) => webhooks::run(command, &cli.config).await,
+        Command::Usage(args) => usage::run(args, &cli.config).await,
+        Command::Audit(args) => audit::run(args, &cli.config).await,
         Command::Model(command) => model::run(command).await,
         Command::Config(command) => {
             config::show::run(command, &config::load(&cli.config, config::Flags::default())?)?;

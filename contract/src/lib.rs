@@ -3,6 +3,7 @@
 //!
 //! There is no I/O here, no async runtime, and nothing reads the environment.
 
+pub mod audit;
 pub mod batch;
 pub mod event;
 pub mod file;
@@ -10,6 +11,7 @@ pub mod guard;
 pub mod ids;
 pub mod job;
 pub mod key;
+pub mod ledger;
 pub mod life;
 pub mod openai;
 pub mod outcome;
@@ -25,6 +27,7 @@ pub mod time;
 pub mod trajectory;
 pub mod webhook;
 
+pub use audit::{Audit, AuditFilter, AuditedBatch, AuditedDay, Auditor, Breach, BreachKind, Tally, TracedJob};
 pub use batch::{
     Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, BatchState, Cursor, Line, LineCounts, LineId,
     LineSet, NewBatch, RefusedLine,
@@ -36,6 +39,7 @@ pub use job::{
     Accepted, CancelAnswer, Filter, IdempotencyKey, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake,
 };
 pub use key::{FoundKey, Key, KeyId, KeyText, NewKey, Scope};
+pub use ledger::{Day, TokenSums, UsageFilter, UsageLine};
 pub use life::{Budgets, IllegalTransition, JobState, Life, Transition, transition};
 pub use outcome::{ErrorCode, FinishReason, JobError, Outcome, Usage};
 pub use ports::{

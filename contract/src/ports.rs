@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures::stream::BoxStream;
 
+use crate::audit::{Audit, AuditFilter};
 use crate::batch::{
     Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, Cursor, Line, LineId, LineSet, NewBatch,
     RefusedLine,
@@ -19,6 +20,7 @@ use crate::job::{
     Accepted, CancelAnswer, Filter, IdempotencyKey, Job, Lease, Leased, NewJob, Page, Reaped, Refused, Unarchived, Wake,
 };
 use crate::key::{FoundKey, Key, KeyId, NewKey};
+use crate::ledger::{UsageFilter, UsageLine};
 use crate::life::JobState;
 use crate::outcome::{JobError, Outcome, Usage};
 use crate::record::SegmentPlace;
@@ -161,6 +163,14 @@ pub trait AdminStore: ScheduleStore {
     async fn delete_tenant(&self, tenant: &TenantId) -> Result<bool, StoreError>;
     /// Unfinished jobs of a tenant, batch lines left out.
     async fn unfinished_jobs(&self, tenant: &TenantId) -> Result<u64, StoreError>;
+    /// Up to `limit` lines of the usage ledger, by day, tenant, release, model and class. Each change of a job is in it
+    /// from the moment at which it is durable.
+    async fn usage_lines(&self, filter: &UsageFilter) -> Result<Vec<UsageLine>, StoreError>;
+    /// Puts up to `limit` changes of the ledger that wait, in stores where they do, into its days, so that reading stays
+    /// short. Answers how many; what is read is the same before and after.
+    async fn fold_usage(&self, limit: u32) -> Result<u64, StoreError>;
+    /// Holds what was accepted against what became of it, as it all was at one moment.
+    async fn audit(&self, filter: &AuditFilter) -> Result<Audit, StoreError>;
 
     /// Keeps a file whose bytes are in the object store; durable before this answers. With an idempotency key that was
     /// used before, nothing is written.

@@ -1,5 +1,6 @@
 //! The routes, and their description generated from the code.
 
+mod audit;
 mod batch_results;
 mod batches;
 mod bulk;
@@ -16,6 +17,7 @@ mod schedules;
 mod sequences;
 mod tenants;
 mod trajectory;
+mod usage;
 pub(crate) mod webhooks;
 
 use axum::Router;
@@ -108,6 +110,9 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(tenants::list))
         .routes(routes!(tenants::get, tenants::set, tenants::reset))
         .routes(routes!(tenants::limits))
+        .routes(routes!(usage::own))
+        .routes(routes!(usage::of_tenants))
+        .routes(routes!(audit::audit))
         .routes(routes!(operations::stats))
         .routes(routes!(operations::page))
         .routes(routes!(openapi_json))

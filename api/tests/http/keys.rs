@@ -200,14 +200,20 @@ async fn a_scope_opens_its_routes_and_no_others() {
                         "/v1/sequences",
                     ];
                     let is_secret = path.ends_with("/secret");
-                    method == Method::GET && !is_secret && kept.iter().any(|prefix| path.starts_with(prefix))
+                    let is_own = path == "/v1/usage";
+                    method == Method::GET
+                        && !is_secret
+                        && (is_own || kept.iter().any(|prefix| path.starts_with(prefix)))
                 }
                 // A secret makes deliveries: reading it is more than reading.
                 Scope::Submit if path.ends_with("/secret") => true,
                 Scope::Submit => {
                     method != Method::GET && !path.starts_with("/v1/keys") && !path.starts_with("/v1/tenants")
                 }
-                Scope::Admin => path.starts_with("/v1/keys") || path.starts_with("/v1/tenants") || path == "/v1/stats",
+                Scope::Admin => {
+                    let figures = ["/v1/stats", "/v1/audit", "/v1/usage/tenants"];
+                    path.starts_with("/v1/keys") || path.starts_with("/v1/tenants") || figures.contains(&path.as_str())
+                }
             };
             assert_eq!(answer.status != StatusCode::FORBIDDEN, is_in, "{scope}: {method} {path}: {}", answer.text);
             if !is_in {
@@ -238,6 +244,8 @@ async fn nothing_of_one_tenant_is_there_for_another() {
     let cancel = format!("/v1/jobs/{id}/cancel");
     assert_eq!(call(&world, &Method::POST, &cancel, Some(&globex), None).await.status, StatusCode::NOT_FOUND);
     assert_eq!(get(&world, "/v1/jobs", &globex).await.json()["data"], json!([]));
+    assert_eq!(get(&world, "/v1/usage", &globex).await.json()["data"], json!([]));
+    assert_eq!(get(&world, "/v1/usage", &acme).await.json()["data"][0]["tenant"], "acme");
     assert_eq!(get(&world, "/v1/jobs", &acme).await.json()["data"][0]["id"], id.as_str());
 
     // What a failure of one tenant blocked.

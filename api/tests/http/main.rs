@@ -20,4 +20,5 @@ mod streams;
 mod support;
 mod sync_calls;
 mod trajectories;
+mod usage;
 mod webhooks;

@@ -34,6 +34,16 @@ struct Decided {
     first_token_at: Option<i64>,
 }
 
+impl Decided {
+    /// Tokens that an end without a result adds to what was booked before.
+    fn wasted(&self, tokens: impl Fn(Usage) -> u32) -> i64 {
+        if self.next.state == JobState::Succeeded {
+            return 0;
+        }
+        i64::from(tokens(self.usage)) - i64::from(tokens(self.before.usage))
+    }
+}
+
 /// Locked rows, and what was decided about them. Each job changes at most once.
 pub(super) struct Rows {
     rows: HashMap<JobId, Result<JobRow, Fault>>,
@@ -181,7 +191,10 @@ async fn write_changes(tx: &mut Tx<'_>, decided: Vec<Decided>, counts: BTreeMap<
         .bind(each(&decided, |change| change.kind))
         .bind(each(&decided, |change| change.before.worker.as_deref()))
         .bind(names)
-        .bind(deltas);
+        .bind(deltas)
+        .bind(each(&decided, |change| change.wasted(|usage| usage.prompt_tokens)))
+        .bind(each(&decided, |change| change.wasted(|usage| usage.cached_tokens)))
+        .bind(each(&decided, |change| change.wasted(|usage| usage.output_tokens)));
     let done = answer(query.fetch_one(&mut *tx.conn)).await?;
     let (changed, counted): (i64, i64) = (column(&done, "changed")?, column(&done, "counted")?);
     if usize::try_from(changed) != Ok(rows) {

@@ -214,7 +214,8 @@ impl Write for BookUsage {
             .bind(attempt(self.lease.attempt))
             .bind(i64::from(self.usage.prompt_tokens))
             .bind(i64::from(self.usage.cached_tokens))
-            .bind(i64::from(self.usage.output_tokens));
+            .bind(i64::from(self.usage.output_tokens))
+            .bind(tx.fixed);
         answer(query.execute(&mut *tx.conn)).await.map(|_| ())
     }
 }

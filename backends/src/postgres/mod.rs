@@ -18,6 +18,7 @@
 
 mod accept;
 mod archive;
+mod audit;
 mod batches;
 mod change;
 mod db;
@@ -29,6 +30,7 @@ mod finish;
 mod group;
 mod keys;
 mod lease;
+mod ledger;
 mod migrate;
 mod read;
 mod reap;
@@ -53,6 +55,7 @@ use contract::{
     Tenant, TenantChange, TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId,
     WorkerId,
 };
+use contract::{Audit, AuditFilter, UsageFilter, UsageLine};
 use sqlx::ConnectOptions;
 use uuid::Uuid;
 
@@ -340,6 +343,18 @@ impl AdminStore for PostgresStore {
 
     async fn unfinished_jobs(&self, tenant: &TenantId) -> Result<u64, StoreError> {
         self.db.read(&tenants::Unfinished { tenant }).await
+    }
+
+    async fn usage_lines(&self, filter: &UsageFilter) -> Result<Vec<UsageLine>, StoreError> {
+        self.db.read(&ledger::Lines { filter }).await
+    }
+
+    async fn fold_usage(&self, limit: u32) -> Result<u64, StoreError> {
+        self.db.once(&ledger::Fold { limit }).await
+    }
+
+    async fn audit(&self, filter: &AuditFilter) -> Result<Audit, StoreError> {
+        self.db.transact(&audit::Run { filter }).await
     }
 
     async fn add_file(&self, file: &NewFile) -> Result<Result<Made<StoredFile>, KeyReused>, StoreError> {

@@ -121,6 +121,7 @@ impl Write for BookUsage {
             .bind(i64::from(prompt_tokens))
             .bind(i64::from(cached_tokens))
             .bind(i64::from(output_tokens))
+            .bind(tx.now)
             .execute(&mut *tx.conn)
             .await?;
         // A result shows the tokens of its own attempt.

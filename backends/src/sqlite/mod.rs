@@ -5,6 +5,7 @@
 
 mod accept;
 mod archive;
+mod audit;
 mod batches;
 mod change;
 mod due;
@@ -15,6 +16,7 @@ mod finish;
 mod keys;
 mod lead;
 mod lease;
+mod ledger;
 mod read;
 mod reap;
 mod row;
@@ -39,6 +41,7 @@ use contract::{
     Tenant, TenantChange, TenantId, Unarchived, Usage, Wake, Webhook, WebhookChange, WebhookDelivery, WebhookId,
     WorkerId,
 };
+use contract::{Audit, AuditFilter, UsageFilter, UsageLine};
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqlitePool};
@@ -313,6 +316,19 @@ impl AdminStore for SqliteStore {
 
     async fn unfinished_jobs(&self, tenant: &TenantId) -> Result<u64, StoreError> {
         tenants::unfinished(&self.readers, tenant).await.map_err(Fault::nothing_written)
+    }
+
+    async fn usage_lines(&self, filter: &UsageFilter) -> Result<Vec<UsageLine>, StoreError> {
+        ledger::lines(&self.readers, filter).await.map_err(Fault::nothing_written)
+    }
+
+    async fn fold_usage(&self, _limit: u32) -> Result<u64, StoreError> {
+        // Its days are written with the jobs.
+        Ok(0)
+    }
+
+    async fn audit(&self, filter: &AuditFilter) -> Result<Audit, StoreError> {
+        audit::run(&self.readers, filter).await.map_err(Fault::nothing_written)
     }
 
     async fn add_file(&self, file: &NewFile) -> Result<Result<Made<StoredFile>, KeyReused>, StoreError> {

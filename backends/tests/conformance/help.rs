@@ -27,6 +27,8 @@ pub trait StoreUnderTest: Send + Sync {
     async fn events(&self, job: JobId) -> Vec<(String, String, u32)>;
     /// Everything in its tables as text; bytes as hexadecimal digits.
     async fn dump(&self) -> String;
+    /// Runs statements behind the store's back: those of the adapter under test.
+    async fn damage(&self, sqlite: &'static str, postgres: &'static str);
 }
 
 pub const TTL: Duration = Duration::from_secs(15);

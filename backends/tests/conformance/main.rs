@@ -15,6 +15,7 @@ mod redis;
 mod sqlite;
 mod store_accept;
 mod store_archive;
+mod store_audit;
 mod store_batches;
 mod store_end;
 mod store_faults;
@@ -28,6 +29,7 @@ mod store_schedules;
 mod store_sequences;
 mod store_shares;
 mod store_tenants;
+mod store_usage;
 mod store_webhooks;
 
 macro_rules! on_every_store {
@@ -290,6 +292,26 @@ on_every_store!(store_schedules:
     a_schedule_whose_file_is_gone_says_so_and_goes_on,
     a_changed_schedule_runs_at_its_new_times_only,
     runs_on_demand_are_listed_with_the_others,
+);
+
+on_every_store!(store_usage:
+    usage_is_by_day_and_by_end,
+    waste_is_of_the_day_on_which_it_is_booked,
+    a_job_that_runs_again_wastes_its_first_attempt,
+    usage_is_kept_apart_and_in_order,
+    what_was_used_outlives_its_rows,
+    many_changes_at_once_are_all_counted,
+    the_ledger_can_be_made_anew_from_the_rows,
+);
+
+on_every_store!(store_audit:
+    what_is_sound_adds_up,
+    each_damage_to_a_job_is_found,
+    an_event_without_its_row_is_found,
+    a_counter_that_is_off_is_found,
+    a_batch_that_does_not_add_up_is_found,
+    an_audit_is_of_the_days_and_the_tenant_asked_for,
+    a_hundred_contradictions_are_named,
 );
 
 on_every_store!(random: random_lives_follow_the_model);

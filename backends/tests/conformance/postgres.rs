@@ -199,4 +199,8 @@ impl StoreUnderTest for Postgres {
         }
         dump
     }
+
+    async fn damage(&self, _sqlite: &'static str, postgres: &'static str) {
+        self.execute(postgres).await;
+    }
 }

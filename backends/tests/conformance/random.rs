@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use contract::{AuditFilter, Day};
 use contract::{
     CancelAnswer, ErrorCode, Filter, JobError, JobId, JobState as S, Lease, NewJob, OnFailure, Outcome, Sequence,
     SequenceBlock, TenantId, Timestamp, Wake,
@@ -84,6 +85,9 @@ pub async fn random_lives_follow_the_model(t: &mut dyn StoreUnderTest) {
         }
         world.end().await;
     }
+    let from: Day = "2025-11-29".parse().unwrap();
+    let audit = t.admin().audit(&AuditFilter { tenant: None, from, to: from.plus(1) }).await.unwrap();
+    assert!(audit.holds() && audit.days.len() >= SEEDS as usize, "{:?}", audit.breaches);
 }
 
 impl World<'_> {

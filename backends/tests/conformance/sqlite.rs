@@ -102,4 +102,8 @@ impl StoreUnderTest for Sqlite {
         }
         dump
     }
+
+    async fn damage(&self, sqlite: &'static str, _postgres: &'static str) {
+        self.execute(sqlite).await;
+    }
 }

@@ -6,6 +6,7 @@
 //!
 //! A field is honoured, or documented as being without effect, or refused by name. `null` always means absent.
 
+pub mod audit;
 pub mod batches;
 pub mod bodies;
 pub mod canonical;
@@ -25,6 +26,7 @@ pub mod schedules;
 pub mod sequences;
 pub mod stream;
 pub mod tenants;
+pub mod usage;
 pub mod views;
 pub mod webhooks;
 

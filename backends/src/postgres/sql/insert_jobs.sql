@@ -16,10 +16,16 @@ WITH accepted AS (
       AS new (id, tenant, release, route, class, kind, wait, deadline_in, seed, est_tokens, request, metadata, batch,
               line, sequence_key, traceparent, trajectory, custom_id, webhook, keep_ms,
               on_failure)
-    RETURNING id
+    RETURNING id, tenant, release, route, class
 ),
 told AS (
     INSERT INTO events (job, kind, state, attempt, at)
     SELECT id, 'accepted', 'queued', 0, store_now($1) FROM accepted
+),
+summed AS (
+    INSERT INTO usage_changes (tenant, day, release, model, class, accepted)
+    SELECT tenant, (store_now($1) AT TIME ZONE 'UTC')::date, release, left(route, 200), class, count(*)
+    FROM accepted
+    GROUP BY tenant, release, left(route, 200), class
 )
 SELECT store_now($1) AS at

@@ -1,0 +1,4 @@
+SELECT tenant, state, count(*) AS n
+FROM jobs
+WHERE accepted_at >= $1 AND accepted_at < $2 AND ($3::text IS NULL OR tenant = $3)
+GROUP BY tenant, state
