@@ -28,7 +28,7 @@ struct Query {
 }
 
 #[rustfmt::skip]
-const QUERIES: [Query; 36] = [
+const QUERIES: [Query; 37] = [
     query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "1"],
         ["jobs_waiting", "turns_pkey", "shares_pkey", "tenants_pkey"]),
     query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "7", "'queued'", "'{acme}'", "'{9}'"],
@@ -65,6 +65,7 @@ const QUERIES: [Query; 36] = [
         ["jobs_tenant"]),
     query!("unarchived", ["NULL", "100"], ["jobs_unarchived"]),
     query!("due_schedules", ["NULL", "100"], ["schedules_due"]),
+    query!("lock_due_schedule", ["NULL", "'ID'", "now()"], ["schedules_pkey"]),
     query!("look_at_schedule", ["'ID'", "NULL", "'ID'", "'acme'"],
         ["batches_schedule_open", "batches_schedule_due", "files_pkey", "files_tenant"]),
     query!("schedule_runs", ["NULL", "'ID'", "NULL", "20"], ["batches_schedule"]),
