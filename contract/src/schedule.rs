@@ -144,6 +144,8 @@ pub struct BatchTemplate {
     pub metadata: BTreeMap<String, String>,
     /// Life of its output files.
     pub output_life: Option<Duration>,
+    /// How long after their end the payloads of its lines are kept; `None` as the setting says.
+    pub keep: Option<Duration>,
     /// Where it alone is told of.
     pub webhook: Option<Hook>,
 }
@@ -161,6 +163,7 @@ impl BatchTemplate {
             window_text: self.window_text.clone(),
             metadata: self.metadata.clone(),
             output_life: self.output_life,
+            keep: self.keep,
             only: None,
             webhook: self.webhook.clone(),
             idempotency,

@@ -14,6 +14,7 @@ CREATE TABLE schedules (
     window_text    text        NOT NULL,
     metadata       text        NOT NULL,
     output_life_ms bigint      CHECK (output_life_ms > 0),
+    keep_ms        bigint      CHECK (keep_ms > 0),
     webhook        text,
     created_at     timestamptz NOT NULL,
     -- When it runs next. NULL: it is disabled.

@@ -14,6 +14,7 @@ CREATE TABLE schedules (
     window_text    TEXT    NOT NULL,
     metadata       TEXT    NOT NULL,
     output_life_ms INTEGER CHECK (output_life_ms > 0),
+    keep_ms        INTEGER CHECK (keep_ms > 0),
     webhook        TEXT,
     created_at     INTEGER NOT NULL,
     -- When it runs next. NULL: it is disabled.

@@ -136,7 +136,8 @@ impl Write for Add<'_> {
             .bind(schedule.batch.output_life.map(millis))
             .bind(hook_json(&schedule.batch)?)
             .bind(at(schedule.created_at.0))
-            .bind(moment(schedule.next_at));
+            .bind(moment(schedule.next_at))
+            .bind(schedule.batch.keep.map(millis));
         answer(query.execute(&mut *tx.conn)).await?;
         keep_made(tx, tenant, idempotency.as_ref(), schedule.id.0).await?;
         Ok(Ok(Made::New(schedule)))
@@ -184,7 +185,8 @@ async fn put(tx: &mut Tx<'_>, schedule: &Schedule) -> Result<(), Fault> {
         .bind(schedule.last_batch.map(|id| id.0))
         .bind(schedule.last_error.as_deref())
         .bind(n(schedule.runs))
-        .bind(n(schedule.skipped));
+        .bind(n(schedule.skipped))
+        .bind(schedule.batch.keep.map(millis));
     answer(query.execute(&mut *tx.conn)).await.map(drop)
 }
 
@@ -299,6 +301,7 @@ fn read(row: &PgRow) -> Result<Schedule, Fault> {
             window_text: column(row, "window_text")?,
             metadata,
             output_life: life.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+            keep: column::<Option<i64>>(row, "keep_ms")?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
             webhook: webhook.map(|text| json::<Hook>("webhook", text)).transpose()?,
         },
         created_at: Timestamp(time(row, "created_at")?),

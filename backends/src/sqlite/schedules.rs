@@ -135,6 +135,7 @@ impl Write for Add {
             .bind(hook_json(&schedule.batch)?)
             .bind(schedule.created_at.0)
             .bind(schedule.next_at.map(|at| at.0))
+            .bind(schedule.batch.keep.map(millis))
             .execute(&mut *tx.conn)
             .await?;
         keep_made(tx, tenant, idempotency.as_ref(), schedule.id.0).await?;
@@ -178,6 +179,7 @@ async fn put(tx: &mut Tx<'_>, schedule: &Schedule) -> Result<(), Fault> {
         .bind(schedule.last_error.as_deref())
         .bind(n(schedule.runs))
         .bind(n(schedule.skipped))
+        .bind(schedule.batch.keep.map(millis))
         .execute(&mut *tx.conn)
         .await?;
     Ok(())
@@ -275,6 +277,7 @@ fn read(row: &SqliteRow, now: i64) -> Result<Schedule, Fault> {
             window_text: column(row, "window_text")?,
             metadata: json("metadata", &column::<String>(row, "metadata")?)?,
             output_life: life.map(|ms| Duration::from_millis(ms.unsigned_abs())),
+            keep: column::<Option<i64>>(row, "keep_ms")?.map(|ms| Duration::from_millis(ms.unsigned_abs())),
             webhook: webhook.map(|text| json::<Hook>("webhook", &text)).transpose()?,
         },
         created_at: Timestamp(column(row, "created_at")?),

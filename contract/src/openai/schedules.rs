@@ -72,6 +72,10 @@ pub struct ScheduleBatch {
     pub metadata: Option<BTreeMap<String, String>>,
     /// Life of the output files. Default: 30 days.
     pub output_expires_after: Option<OutputExpiresAfter>,
+    /// How long the payload of a line is kept after its end, but never shorter than until its batch has ended. Default: the
+    /// server's policy.
+    #[schema(minimum = 60, maximum = 315_360_000)]
+    pub keep_seconds: Option<u64>,
     /// Where each batch is told of, beside the webhooks of its tenant.
     pub webhook: Option<HookRequest>,
 }
@@ -156,13 +160,13 @@ fn batch(value: &Value) -> Result<BatchTemplate, ParseError> {
     if !value.is_object() {
         return Err(wrong_type("batch", "an object", value));
     }
-    let ParsedBatch { input, endpoint, window, window_text, metadata, output_life, run_after, webhook } =
+    let ParsedBatch { input, endpoint, window, window_text, metadata, output_life, run_after, webhook, keep } =
         parse_batch(value).map_err(within_batch)?;
     if run_after.is_some() {
         let what = "cannot be given here, where the schedule says when: leave it out";
         return Err(wrong_value("batch.run_after", what));
     }
-    Ok(BatchTemplate { input, endpoint, window, window_text, metadata, output_life, webhook })
+    Ok(BatchTemplate { input, endpoint, window, window_text, metadata, output_life, keep, webhook })
 }
 
 fn within_batch(error: ParseError) -> ParseError {
@@ -251,6 +255,7 @@ impl ScheduleBatch {
             output_expires_after: batch
                 .output_life
                 .map(|life| OutputExpiresAfter { anchor: "created_at".to_owned(), seconds: life.as_secs() }),
+            keep_seconds: batch.keep.map(|keep| keep.as_secs()),
             webhook: batch
                 .webhook
                 .as_ref()

@@ -137,6 +137,7 @@ fn schedule() -> Schedule {
             window_text: "1h".into(),
             metadata: BTreeMap::new(),
             output_life: None,
+            keep: None,
             webhook: None,
         },
         idempotency: None,
