@@ -15,7 +15,8 @@ use serde::{Deserialize, Serialize};
 
 pub use layers::{ConfigError, Flags};
 pub use sections::{
-    Auth, Backend, Bus, Client, Engine, Limits, Log, LogFormat, Queue, Secret, Serve, Trajectories, Webhooks, Worker,
+    Auth, Backend, Bus, Client, Engine, Follow, Limits, Log, LogFormat, Queue, Secret, Serve, Trajectories, Webhooks,
+    Worker,
 };
 
 /// Every setting, in its final type. `deploy/penstock.toml` says what each means.
@@ -48,6 +49,8 @@ pub struct Config {
     pub log: Log,
     /// Which server the client commands talk to.
     pub client: Client,
+    /// Where continuous work comes from and goes to.
+    pub follow: Follow,
 }
 
 /// The settings, and where each was set.

@@ -60,7 +60,8 @@ pub fn start(log: &Log) -> anyhow::Result<()> {
 
 /// Starts logging of warnings only: for commands whose progress is on the terminal.
 pub fn start_quiet() {
-    let lines = tracing_subscriber::fmt().with_env_filter(EnvFilter::new("warn")).with_writer(std::io::stderr);
+    let lines =
+        tracing_subscriber::fmt().with_env_filter(EnvFilter::new("warn,lapin=off")).with_writer(std::io::stderr);
     lines.with_ansi(crate::terminal::is_watched()).init();
 }
 

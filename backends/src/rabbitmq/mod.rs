@@ -12,9 +12,11 @@
 //! - A returned wake-up comes before those that nobody fetched. On 3.10 every return counts towards the delivery
 //!   limit, which is therefore out of reach.
 
+mod answers;
 mod book;
 mod counts;
 mod fetch;
+mod follow;
 mod link;
 mod message;
 mod publisher;
@@ -32,10 +34,12 @@ use tokio::sync::{Notify, mpsc, oneshot, watch};
 use tokio::task::{AbortHandle, JoinHandle};
 use tokio::time::{Instant, timeout, timeout_at};
 
+pub use self::answers::{Answer, Answers, AnswersOptions};
 use self::book::Request;
 use self::counts::Counters;
 pub use self::counts::RabbitCounts;
 use self::fetch::{Fetch, Fetched};
+pub use self::follow::{FollowError, FollowOptions, FollowedQueue, Message, MessageTag};
 use self::link::{Health, LinkError};
 use self::publisher::Publisher;
 use self::session::{Current, Keeper, Session};

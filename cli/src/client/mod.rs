@@ -5,7 +5,7 @@
 
 mod cancel;
 mod get;
-mod job;
+pub mod job;
 mod list;
 pub mod server;
 mod submit;

@@ -250,6 +250,14 @@ impl Default for Client {
     }
 }
 
+/// `[follow]`: for `score --follow`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Follow {
+    /// The broker of its queue and exchange; nothing: that of `queue.url`.
+    pub amqp: Option<Secret>,
+}
+
 /// A value that is never printed.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -8,7 +8,7 @@ use serde_json::json;
 use super::Loaded;
 
 /// Settings whose value is never printed.
-const SECRETS: [&str; 5] = ["client.api_key", "store.url", "queue.url", "bus.url", "objects.url"];
+const SECRETS: [&str; 6] = ["client.api_key", "follow.amqp", "store.url", "queue.url", "bus.url", "objects.url"];
 
 /// Print the settings in force, each with the source of its value.
 ///

@@ -117,6 +117,11 @@ impl Dataset {
         Ok(Dataset::Csv(Box::new(Csv { reader, may_read, crlf, header, template })))
     }
 
+    /// JSONL from something that is read once, such as a pipe.
+    pub fn of_lines(file: File) -> Self {
+        Dataset::Jsonl(Jsonl { reader: BufReader::with_capacity(1 << 16, file), line: 0, at: 0 })
+    }
+
     /// The next item, or `None` at the end.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 //! order of the input, so the number of whole lines says where to go on after a kill; a job that had ended by then is
 //! read from the store, not run again. With `--server` the jobs are those of a server's batches instead: see [`remote`].
 
+mod follow;
 mod lines;
 mod output;
 mod reading;
@@ -30,15 +31,23 @@ use request::Defaults;
 /// Killed or stopped, the same command goes on where it was. Exit status 0 only if every line succeeded.
 ///
 /// With --server the lines run as batches there, behind all other work, and go on when this command is stopped.
+///
+/// With --follow lines are answered as they come: from the standard input or a RabbitMQ queue, to the standard output, a
+/// file or an exchange. A message is acknowledged when its answer is durable, so it is answered at least once; answers to
+/// the same message are equal and have the same name.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  penstock score questions.jsonl -o answers.jsonl --max-tokens 64\n  \
     penstock score reviews.csv -o labels.jsonl --chat --template \"Is this review good or bad? {{text}}\"\n  \
-    penstock score questions.jsonl -o answers.jsonl --server http://127.0.0.1:8080")]
+    penstock score questions.jsonl -o answers.jsonl --server http://127.0.0.1:8080\n  \
+    tail -n +1 -F questions.jsonl | penstock score --follow --max-tokens 64\n  \
+    PENSTOCK_FOLLOW__AMQP=amqp://user:password@host/vhost penstock score --follow --from-queue questions --to-exchange answers")]
 pub struct ScoreArgs {
-    /// Dataset: .jsonl, .csv or .tsv
+    /// Dataset: .jsonl, .csv or .tsv; with --follow `-`, the standard input
+    #[arg(required = false, required_unless_present = "follow", default_value_if("follow", "true", "-"))]
     input: PathBuf,
-    /// Where the answer lines go
-    #[arg(short, long, value_name = "FILE")]
+    /// Where the answer lines go; with --follow, also `-`, the standard output [with --follow, the default]
+    #[arg(short, long, value_name = "FILE", required = false, required_unless_present = "follow")]
+    #[arg(default_value_if("follow", "true", "-"))]
     output: PathBuf,
     /// Catalogue name or path of a GGUF file [default: the configured model]; with --server, one of its models' names
     /// [default: the only one]
@@ -74,6 +83,8 @@ pub struct ScoreArgs {
     /// Time that the server has, from 1m to 30d: lines that are not done by then expire [default: 30d]
     #[arg(long, value_name = "TIME", requires = "server")]
     window: Option<String>,
+    #[command(flatten)]
+    follow: follow::FollowArgs,
 }
 
 fn temperature(text: &str) -> Result<f64, String> {
@@ -142,6 +153,9 @@ impl Defaults {
 /// # Errors
 /// Input, output or model cannot be used, or the run was stopped; the message says what to do.
 pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> {
+    if args.follow.follow {
+        return follow::run(args, config).await;
+    }
     if args.server.is_some() {
         return remote::run(args, config).await;
     }

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions};
 use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::Context;
 use contract::openai::batches::OutputLine;
@@ -201,6 +202,23 @@ impl Line {
     pub fn of_unreadable(place: &Place, why: &str) -> Self {
         let error = json!({"code": "invalid_json_line", "message": at_line(place, why)});
         Self::new(place, &format!("line_{}", place.line), Value::Null, error)
+    }
+
+    /// The answer to a line that had not ended in its time.
+    pub fn of_late(place: &Place, deadline: Duration) -> Self {
+        let message = at_line(place, &format!("it had not ended within {} s", deadline.as_secs()));
+        let error = json!({"code": "deadline_exceeded", "message": message});
+        Self::new(place, &format!("line_{}", place.line), Value::Null, error)
+    }
+
+    /// Whether it is an answer with 200.
+    pub fn has_succeeded(&self) -> bool {
+        self.succeeded
+    }
+
+    /// Its JSON, without a line end.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        self.json.to_string().into_bytes()
     }
 }
 

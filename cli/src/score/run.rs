@@ -173,7 +173,8 @@ impl Scorer {
     }
 }
 
-fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid, u32)) -> NewJob {
+/// A job of the bulk class for a line; it does not expire, and nothing but its result is kept.
+pub fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid, u32)) -> NewJob {
     let id = JobId::new();
     NewJob {
         // The random part of the id: as good a draw as any, and kept with the job.
@@ -216,7 +217,11 @@ async fn finished(head: &Pending, backends: &Backends) -> anyhow::Result<Option<
     Ok(Some(Line::of_job(&head.place, &job, record.as_ref())))
 }
 
-async fn read_record(job: &Job, backends: &Backends) -> anyhow::Result<Option<contract::Record>> {
+/// The record of a job that has one.
+///
+/// # Errors
+/// It cannot be read.
+pub async fn read_record(job: &Job, backends: &Backends) -> anyhow::Result<Option<contract::Record>> {
     match &job.record {
         Some(location) => Ok(Some(records::read(location, backends.objects.as_ref()).await?)),
         None => Ok(None),

@@ -109,7 +109,10 @@ fn how_to_cancel(ids: &[String], server: &Server) -> String {
 }
 
 /// The model of this name, or the only one.
-async fn find_model(server: &Server, name: Option<&str>) -> anyhow::Result<ModelBody> {
+///
+/// # Errors
+/// There is none, or no server.
+pub async fn find_model(server: &Server, name: Option<&str>) -> anyhow::Result<ModelBody> {
     let models: ModelList = match serde_json::from_value(server.get(&["v1", "models"], &[]).await?) {
         Ok(models) => models,
         Err(_) => bail!("{} does not list its models as Penstock does", server.address()),
