@@ -281,3 +281,47 @@ pub async fn archiving_beside_emptying_loses_no_segment(t: &mut dyn StoreUnderTe
         }
     }
 }
+
+/// Three jobs in two segments, as before their jobs were counted; `recount` is what the migration does.
+async fn segments_of_before_are_counted(t: &impl StoreUnderTest, recount: impl AsyncFn()) {
+    let (store, admin) = (t.store(), t.admin());
+    let jobs = [
+        ended(&*store, kept(60), inline()).await,
+        ended(&*store, kept(60), inline()).await,
+        ended(&*store, kept(120), inline()).await,
+    ];
+    let places = [(jobs[0], place("a", 0)), (jobs[1], place("b", 0)), (jobs[2], place("b", 1))];
+    assert_eq!(store.archived(&places).await.unwrap(), [true; 3]);
+    recount().await;
+    t.advance(secs(60)).await;
+    assert_eq!(admin.empty_jobs(&jobs).await.unwrap(), 2);
+    assert_eq!(admin.unkept_segments(10).await.unwrap(), [place("a", 0).key]);
+    t.advance(secs(60)).await;
+    assert_eq!(admin.empty_jobs(&jobs).await.unwrap(), 1);
+    assert_eq!(admin.unkept_segments(10).await.unwrap(), [place("a", 0).key, place("b", 0).key]);
+}
+
+/// The statement of a migration that counts.
+fn counting(migration: &'static str) -> &'static str {
+    &migration[migration.find("INSERT INTO segments").unwrap()..]
+}
+
+#[tokio::test]
+async fn segments_of_before_are_counted_in_sqlite() {
+    let t = crate::sqlite::Sqlite::fresh().await;
+    segments_of_before_are_counted(&t, async || {
+        t.execute("DELETE FROM segments").await;
+        t.execute(counting(include_str!("../../../migrations/sqlite/0010_retention.sql"))).await;
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn segments_of_before_are_counted_in_postgres() {
+    let t = crate::postgres::Postgres::fresh().await;
+    segments_of_before_are_counted(&t, async || {
+        t.execute("DELETE FROM segments").await;
+        t.execute(counting(include_str!("../../../migrations/postgres/0009_retention.sql"))).await;
+    })
+    .await;
+}

@@ -2,7 +2,8 @@
 WITH expired AS (
     SELECT id, split_part(segment, '#', 1) AS key
     FROM jobs
-    WHERE id = ANY ($2::uuid[]) AND emptied_at IS NULL AND expires_at <= store_now($1)
+    -- In other words than the index of what expires, or all of that is looked through for some.
+    WHERE id = ANY ($2::uuid[]) AND emptied_at IS NULL AND coalesce(expires_at <= store_now($1), false)
       AND NOT EXISTS (
           SELECT FROM batches
           WHERE batches.id = jobs.batch AND batches.state IN ('validating', 'in_progress', 'finalizing', 'cancelling')
