@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use contract::{AuditFilter, Day};
+use contract::{AuditFilter, Day, Tally, UsageFilter, UsageLine};
 use contract::{
     CancelAnswer, ErrorCode, Filter, JobError, JobId, JobState as S, Lease, NewJob, OnFailure, Outcome, Sequence,
     SequenceBlock, TenantId, Timestamp, Wake,
@@ -88,6 +88,22 @@ pub async fn random_lives_follow_the_model(t: &mut dyn StoreUnderTest) {
     let from: Day = "2025-11-29".parse().unwrap();
     let audit = t.admin().audit(&AuditFilter { tenant: None, from, to: from.plus(1) }).await.unwrap();
     assert!(audit.holds() && audit.days.len() >= SEEDS as usize, "{:?}", audit.breaches);
+    // The ledger, which was written change by change, has come to the same.
+    let filter = UsageFilter { tenant: None, from, to: from.plus(1), limit: 100_000 };
+    let used = t.admin().usage_lines(&filter).await.unwrap();
+    let sums: [fn(&UsageLine) -> u64; 5] =
+        [|line| line.accepted, |line| line.succeeded, |line| line.failed, |line| line.cancelled, |line| line.expired];
+    let found: [fn(&Tally) -> u64; 5] = [
+        |tally| tally.accepted,
+        |tally| tally.succeeded,
+        |tally| tally.failed,
+        |tally| tally.cancelled,
+        |tally| tally.expired,
+    ];
+    assert_eq!(
+        sums.map(|figure| used.iter().map(figure).sum::<u64>()),
+        found.map(|figure| audit.days.iter().map(|day| figure(&day.tally)).sum::<u64>())
+    );
 }
 
 impl World<'_> {

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use contract::batch::BatchEnd;
 use contract::{
-    Audit, AuditFilter, BatchId, BatchState, BreachKind, Class, Cursor, Day, FileId, JobId, Kind, NewBatch, NewJob,
-    RefusedLine, Tally, TenantId,
+    Audit, AuditFilter, BatchId, BatchState, BreachKind, Class, Cursor, Day, FileId, JobId, Kind, NewBatch, NewFile,
+    NewJob, Purpose, RefusedLine, Tally, TenantId,
 };
 use serde_json::json;
 
@@ -59,7 +59,16 @@ async fn completed(t: &dyn StoreUnderTest, tenant: &str) -> BatchId {
     let to = Cursor { line: 3, offset: 9 };
     assert!(admin.batch_expanded(&batch.id, &[refused], Cursor::default(), to).await.unwrap());
     assert!(admin.finalize_batch(&batch.id).await.unwrap());
-    let end = BatchEnd { state: BatchState::Completed, output: None, errors: None };
+    let output = NewFile {
+        id: FileId::new(),
+        tenant: TenantId::from(tenant),
+        filename: "out.jsonl".into(),
+        purpose: Purpose::BatchOutput,
+        bytes: 3,
+        expires_in: None,
+        idempotency: None,
+    };
+    let end = BatchEnd { state: BatchState::Completed, output: Some((output, 3)), errors: None };
     assert!(admin.end_batch(&batch.id, &end).await.unwrap().is_some());
     batch.id
 }
