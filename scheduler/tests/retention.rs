@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on panics")]
 
+#[allow(dead_code, reason = "shared with the archiver's tests, which use all of it")]
 mod faults;
 
 use std::collections::BTreeMap;
@@ -135,6 +136,8 @@ async fn within(holds: impl AsyncFn() -> bool) {
 
 fn job(trajectory: TrajectoryMode, keep: Option<Duration>) -> NewJob {
     NewJob {
+        tenant_bound: None,
+        on_failure: contract::OnFailure::Skip,
         id: JobId::new(),
         tenant: TenantId::local(),
         release: Fingerprint("ab".repeat(32)),

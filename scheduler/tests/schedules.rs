@@ -98,6 +98,7 @@ impl World {
                 window_text: "30d".into(),
                 metadata: BTreeMap::new(),
                 output_life: None,
+                keep: None,
                 webhook: None,
             },
             idempotency: None,

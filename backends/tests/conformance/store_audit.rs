@@ -48,6 +48,7 @@ async fn completed(t: &dyn StoreUnderTest, tenant: &str) -> BatchId {
         window_text: "24h".into(),
         metadata: [].into(),
         output_life: None,
+        keep: None,
         idempotency: None,
     };
     assert!(admin.add_batch(&batch).await.unwrap().is_ok());

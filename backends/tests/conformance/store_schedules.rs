@@ -61,6 +61,7 @@ fn nightly(input: FileId) -> NewSchedule {
             window_text: "90m".into(),
             metadata: [("k\0".to_owned(), "v\u{f8ff}".to_owned())].into(),
             output_life: Some(secs(3_600)),
+            keep: Some(secs(7_200)),
             webhook: Some(Hook { url: "https://a.example/".into(), events: vec![] }),
         },
         idempotency: None,
@@ -191,6 +192,7 @@ pub async fn a_time_is_run_once_by_whoever_is_first(t: &mut dyn StoreUnderTest) 
     assert_eq!(t.admin().batches(&tenant(), None, 10).await.unwrap(), (vec![(*batch).clone()], false));
     assert_eq!((batch.schedule, batch.input, batch.state), (Some(new.id), new.batch.input, BatchState::Validating));
     assert_eq!((&batch.metadata, batch.output_life), (&new.batch.metadata, new.batch.output_life));
+    assert_eq!(batch.keep, Some(secs(7_200)));
     assert_eq!((batch.window(), &batch.window_text), (new.batch.window, &new.batch.window_text));
     let after = shown(t, &new.id).await;
     assert_eq!((after.next_at, after.last_at), (Some(at("2025-12-01T03:00:00Z")), Some(due)));

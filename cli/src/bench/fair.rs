@@ -185,6 +185,9 @@ impl Bench {
     fn job(&self, tenant: &str) -> NewJob {
         let model = self.parts.served.name.clone();
         NewJob {
+            tenant_bound: None,
+            on_failure: contract::OnFailure::Skip,
+            keep: None,
             id: JobId::new(),
             tenant: TenantId::from(tenant),
             release: self.queue.release.clone(),
