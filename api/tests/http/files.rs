@@ -423,7 +423,7 @@ async fn what_is_too_large_for_a_batch_is_a_413() {
 #[tokio::test]
 async fn a_store_that_cannot_write_keeps_no_bytes() {
     // Room for the tables and little more.
-    let world = World::with(Choices { max_bytes: Some(300_000), ..Choices::default() }).await;
+    let world = World::with(Choices { max_bytes: Some(500_000), ..Choices::default() }).await;
     let name = "n".repeat(255);
     let body = form(&[("file", Some(&name), LINES), PURPOSE]);
     let mut kept = 0;

@@ -250,7 +250,7 @@ async fn without_a_ready_worker_only_synchronous_calls_are_refused() {
 #[tokio::test]
 async fn a_store_that_cannot_write_is_a_503() {
     // Room for the tables and little more.
-    let world = World::with(Choices { max_bytes: Some(300_000), ..Choices::default() }).await;
+    let world = World::with(Choices { max_bytes: Some(500_000), ..Choices::default() }).await;
     let metadata: serde_json::Map<String, Value> = (0..16).map(|n| (n.to_string(), json!("x".repeat(500)))).collect();
     let body =
         json!({"type": "completion", "metadata": metadata, "request": {"model": MODEL, "prompt": "x".repeat(9_000)}});

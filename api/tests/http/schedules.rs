@@ -84,7 +84,7 @@ async fn a_schedule_is_made_shown_changed_and_deleted() {
     // 03:00 in Berlin is 01:00 UTC in summer and 02:00 in winter.
     assert!([1, 2].contains(&(next.0 / 3_600_000 % 24)) && next.0 % 3_600_000 == 0, "{schedule}");
     let batch = json!({"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h",
-        "metadata": {"team": "a"}, "output_expires_after": null, "webhook": null});
+        "metadata": {"team": "a"}, "output_expires_after": null, "keep_seconds": null, "webhook": null});
     assert_eq!(schedule["batch"], batch);
     // What is shown can be sent again.
     let mut again = asked(&file);
