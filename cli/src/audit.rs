@@ -148,6 +148,9 @@ impl Found {
         let sum = |field: &str| self.days.iter().filter_map(|day| day[field].as_u64()).sum::<u64>();
         let (accepted, unfinished) = (sum("accepted"), sum("unfinished"));
         let range = format!("{from} to {to}");
+        if self.holds && accepted == 0 {
+            return format!("{range}: no job was accepted, so there is nothing to prove");
+        }
         if self.holds {
             return format!(
                 "{range}: {accepted} jobs accepted; all are accounted for, {unfinished} of them unfinished"

@@ -90,6 +90,10 @@ pub async fn run(command: &KeysCommand, config: &ConfigArgs) -> anyhow::Result<E
         KeysCommand::Create(args) if args.direct => {
             let urls = embedded::urls(&settings.serve.data_dir, &settings)?;
             let store = backends::open_admin(&urls).await?;
+            // With the embedded store, whose folder a server may have been given another of, it matters which one this is.
+            if urls.store.starts_with("sqlite:") {
+                terminal::say(&format!("written to the store of {}", settings.serve.data_dir.display()));
+            }
             let mut random = [0; KEY_RANDOM_BYTES];
             getrandom::fill(&mut random)?;
             let (new, text) = NewKey::make(parse_key(&args.body())?, random);

@@ -66,7 +66,7 @@ pub struct ShowArgs {
 
 /// Resume blocked sequences: the first waiting job of each runs next.
 ///
-/// One that is not blocked stays as it is. For example:
+/// One that is not blocked stays as it is; one without unfinished jobs is not found. For example:
 ///
 ///     penstock sequences resume order-17 order-18
 #[derive(Debug, Clone, clap::Args)]

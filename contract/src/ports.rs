@@ -138,9 +138,23 @@ pub trait JobStore: Send + Sync {
     async fn offered(&self) -> Result<Vec<ServedModel>, StoreError>;
 }
 
+/// How long after its announcement a segment that no row was switched to may be removed. Whoever announced it switches
+/// rows to it well before that, or never.
+pub const SEGMENT_GRACE: Duration = Duration::from_secs(3_600);
+
+/// Segments of trajectories from before a row is switched to them: so none is in the object store that nobody knows of.
+#[async_trait]
+pub trait SegmentStore: Send + Sync {
+    /// A segment will be written under this key; durable before this answers. One that is known already stays as it is.
+    async fn announce_segment(&self, key: &str) -> Result<(), StoreError>;
+    /// Up to `limit` keys of segments that were announced at least [`SEGMENT_GRACE`] ago and that no row was ever
+    /// switched to, first announced first.
+    async fn unswitched_segments(&self, limit: u32) -> Result<Vec<String>, StoreError>;
+}
+
 /// What an installation is run with, beside its jobs. In the same place as the jobs.
 #[async_trait]
-pub trait AdminStore: ScheduleStore {
+pub trait AdminStore: ScheduleStore + SegmentStore {
     /// Keeps a new key; durable before this answers.
     async fn add_key(&self, key: &NewKey) -> Result<Key, StoreError>;
     /// The key of this prefix, good or not.
@@ -189,12 +203,14 @@ pub trait AdminStore: ScheduleStore {
     async fn files_emptied(&self, ids: &[FileId]) -> Result<(), StoreError>;
 
     /// Up to `limit` ended jobs of all tenants whose payload's time is over and that may still have it, first expired first.
-    /// Never a line of a batch that has not ended.
+    /// Never a line of a batch that has not ended. Where there are more than `limit`, lines are taken batch by batch,
+    /// those of the batch whose first line expired first before others.
     async fn expired_jobs(&self, limit: u32) -> Result<Vec<ExpiredJob>, StoreError>;
     /// The objects of these jobs are gone: their rows let go of request, record, trajectory, metadata, sequence key and
     /// webhook. Only of those whose time is over; answers how many it emptied. A segment counts one job less for each.
     async fn empty_jobs(&self, jobs: &[JobId]) -> Result<u64, StoreError>;
-    /// Up to `limit` keys of segments of which every job was emptied.
+    /// Up to `limit` keys of segments of which every job was emptied. Those that never had one are
+    /// [`SegmentStore::unswitched_segments`].
     async fn unkept_segments(&self, limit: u32) -> Result<Vec<String>, StoreError>;
     /// The objects of these segments are gone: they are forgotten, if still no job is in them.
     async fn forget_segments(&self, keys: &[String]) -> Result<(), StoreError>;

@@ -3,13 +3,15 @@
 //! A segment is whole and durable in the object store before any row points to it, and the switch of a row is a
 //! compare-and-set: of two archivers one has it, and the other's line is nobody's. Killed between the two, it leaves a
 //! segment without rows and the records where they were; the next archiver writes them again. Nothing is read from a
-//! segment that no row points to, so it costs only its bytes.
+//! segment that no row points to. Its key was announced to the store before it was written, so that it is removed some
+//! time later, with the payloads it holds. Nobody switches rows to a segment that is about as old as that.
 
 use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
+use contract::ports::SEGMENT_GRACE;
 use contract::record::{INLINE_BYTES, RecordError};
 use contract::trajectory::{SegmentBuilder, frame_of, segment_key};
 use contract::{Fingerprint, JobId, RecordLocation, SegmentPlace, StoreError, TrajectoryMode, Unarchived};
@@ -65,8 +67,29 @@ struct Written {
     key: Path,
     members: Vec<Unarchived>,
     places: Vec<(JobId, SegmentPlace)>,
+    announced: Announced,
     /// An earlier try was not answered: rows may point here already.
     perhaps_switched: bool,
+}
+
+/// When a segment was announced, or shortly before.
+#[derive(Clone, Copy)]
+struct Announced {
+    steady: Instant,
+    wall: SystemTime,
+}
+
+impl Announced {
+    fn now() -> Self {
+        Self { steady: Instant::now(), wall: SystemTime::now() }
+    }
+
+    /// Whether its segment may be removed before a row is switched to it. By both clocks: one stands still while the
+    /// machine sleeps, the other one can be set.
+    fn is_old(&self) -> bool {
+        let limit = SEGMENT_GRACE / 2;
+        self.steady.elapsed() >= limit || !self.wall.elapsed().is_ok_and(|age| age < limit)
+    }
 }
 
 /// What a turn left to do.
@@ -231,25 +254,36 @@ impl Archiver {
 
     /// Stores a segment and switches its rows; false when the lead was lost, so that nothing was written.
     async fn write(&mut self, segment: SegmentBuilder, members: Vec<Unarchived>) -> Result<bool, ArchiveError> {
-        let (key, bytes, places) = segment.finish();
-        let (key, n_bytes) = (Path::from(key), bytes.len());
-        // The client tries for longer than a lead is good.
-        let put = self.deps.objects.put(&key, PutPayload::from(bytes));
+        let (name, bytes, places) = segment.finish();
+        let (key, n_bytes) = (Path::from(name.as_str()), bytes.len());
+        let announced = Announced::now();
+        let put = async {
+            self.deps.admin.announce_segment(&name).await?;
+            // The client tries for longer than a lead is good.
+            self.deps.objects.put(&key, PutPayload::from(bytes)).await?;
+            Ok::<_, ArchiveError>(())
+        };
         let Some(stored) = self.lead.while_ours(put).await? else {
-            // It may be there by now, and no row will ever point to it.
+            // It may be there by now, and no row will ever point to it. If it stays, its announcement ends it.
             if tokio::time::timeout(REMOVE, self.remove(&key)).await.is_err() {
-                tracing::debug!(%key, "a segment that nobody reads perhaps stays");
+                tracing::debug!(%key, "a segment that nobody reads stays for a while");
             }
             return Ok(false);
         };
         stored?;
         tracing::info!(segment = %key, records = members.len(), bytes = n_bytes, "wrote a segment of trajectories");
-        self.switch(Written { key, members, places, perhaps_switched: false }).await?;
+        self.switch(Written { key, members, places, announced, perhaps_switched: false }).await?;
         Ok(true)
     }
 
-    /// Makes the rows point to the segment; kept for the next turn when the store does not answer.
+    /// Makes the rows point to the segment; kept for the next turn when the store does not answer. Not to one that may
+    /// be removed by then: its records are written again.
     async fn switch(&mut self, mut written: Written) -> Result<(), ArchiveError> {
+        if written.announced.is_old() {
+            tracing::info!(segment = %written.key, "a segment waited for too long; other rows get a new one");
+            let switched = vec![false; written.members.len()];
+            return self.settle(written, switched).await;
+        }
         match self.deps.store.archived(&written.places).await {
             Ok(switched) => self.settle(written, switched).await,
             Err(err @ StoreError::Corrupt(_)) => {
@@ -267,7 +301,7 @@ impl Archiver {
         }
     }
 
-    /// Removes what nobody reads any more. Best effort: what stays is only bytes.
+    /// Removes what nobody reads any more. Best effort: a segment that stays is removed once its announcement is old.
     async fn settle(&self, written: Written, switched: Vec<bool>) -> Result<(), ArchiveError> {
         let mut garbage = Vec::new();
         let mut n_ours = 0;
@@ -319,4 +353,17 @@ fn inline_bytes(row: &Unarchived) -> usize {
 fn frame(encoded: &[u8], row: &Unarchived) -> Result<Option<Bytes>, RecordError> {
     let frame = frame_of(encoded, &row.job, &row.release, row.trajectory)?;
     Ok(frame.map(|frame| Bytes::from(frame.into_owned())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_announcement_is_old_by_any_clock_that_says_so() {
+        let now = Announced::now();
+        assert!(!now.is_old());
+        assert!(Announced { wall: now.wall - SEGMENT_GRACE / 2, ..now }.is_old(), "the machine slept");
+        assert!(Announced { wall: now.wall + SEGMENT_GRACE, ..now }.is_old(), "the clock was set back");
+    }
 }

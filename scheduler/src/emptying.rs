@@ -1,5 +1,6 @@
-//! Takes payloads of jobs away once their time is over: first the objects, then what the rows have, and a segment once no
-//! job of it is kept. A kill in between costs another look.
+//! Takes payloads of jobs away once their time is over: first the objects, then what the rows have, and a segment once
+//! no job of it is kept, or when its archiver was killed before it switched a row to it. A kill in between costs
+//! another look.
 
 use std::collections::HashSet;
 
@@ -13,7 +14,7 @@ use crate::retention::RetentionError;
 
 /// Jobs of one look.
 pub(crate) const JOBS: u32 = 500;
-/// Segments of one look.
+/// Segments of one look: of those that no job of is kept, and as many of those that never had one.
 const SEGMENTS: u32 = 100;
 /// Objects deleted at the same time, where that is one by one.
 const DELETES: usize = 16;
@@ -28,9 +29,11 @@ pub(crate) async fn empty(deps: &Deps) -> Result<bool, RetentionError> {
         let emptied = deps.admin.empty_jobs(&jobs).await?;
         tracing::info!(jobs = emptied, "payloads whose time was over are removed");
     }
-    let keys = deps.admin.unkept_segments(SEGMENTS).await?;
+    let mut keys = deps.admin.unkept_segments(SEGMENTS).await?;
+    let unswitched = deps.admin.unswitched_segments(SEGMENTS).await?;
+    let is_full = [keys.len(), unswitched.len()].contains(&(SEGMENTS as usize));
+    keys.extend(unswitched);
     let (failed, segment_fault) = delete(deps, keys.clone()).await;
-    let n_keys = keys.len();
     let gone: Vec<String> = keys.into_iter().filter(|key| !failed.contains(key)).collect();
     if !gone.is_empty() {
         deps.admin.forget_segments(&gone).await?;
@@ -38,7 +41,7 @@ pub(crate) async fn empty(deps: &Deps) -> Result<bool, RetentionError> {
     }
     match fault.or(segment_fault) {
         Some(fault) => Err(fault.into()),
-        None => Ok(expired.len() == JOBS as usize || n_keys == SEGMENTS as usize),
+        None => Ok(expired.len() == JOBS as usize || is_full),
     }
 }
 

@@ -375,6 +375,11 @@ async fn killed_between_put_and_switch_the_records_are_archived_again() {
     let segment = world.get(record.job).await.segment.unwrap();
     assert_ne!(segment.key, orphan, "the row tells which line counts");
     assert_eq!(world.lines(&orphan).await, world.lines(&segment.key).await, "both say the same");
+    world.advance(contract::ports::SEGMENT_GRACE);
+    let archiver = world.start("c", SMALL);
+    within(async || world.keys("trajectories").await == [segment.key.clone()]).await;
+    archiver.stop().await;
+    assert_eq!(world.read_archived(record.job).await, record);
 }
 
 #[tokio::test]

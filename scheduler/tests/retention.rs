@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use backends::{InProcessBus, InProcessQueue, SqliteOptions, SqliteStore, local_objects};
+use contract::ports::{SEGMENT_GRACE, SegmentStore};
 use contract::record::AttemptTimings;
 use contract::retention::record_key;
 use contract::{
@@ -263,6 +264,26 @@ async fn a_kill_between_the_steps_costs_another_look() {
     within(async || world.is_emptied(staged).await).await;
     within(async || world.objects_with_secret() == (0, 0)).await;
     within(async || world.store.unkept_segments(10).await.unwrap().is_empty()).await;
+    again.abort();
+}
+
+#[tokio::test]
+async fn a_segment_that_no_row_was_switched_to_goes_too() {
+    let world = World::new().await;
+    let job = world.ended(TrajectoryMode::Full, false, Some(KEEP)).await;
+    let held = world.objects.hold_after_put();
+    let killed = world.start(AT_ONCE);
+    within(async || world.objects.is_holding.load(Ordering::SeqCst)).await;
+    killed.abort();
+    let _killed = killed.await;
+    drop(held);
+    world.advance(KEEP);
+    let again = world.start(AT_ONCE);
+    within(async || world.is_emptied(job).await).await;
+    assert_eq!(world.objects_with_secret(), (1, 1), "for all the store knows, its archiver is about to switch the row");
+    world.advance(SEGMENT_GRACE);
+    within(async || world.objects_with_secret() == (0, 0)).await;
+    within(async || world.store.unswitched_segments(10).await.unwrap().is_empty()).await;
     again.abort();
 }
 

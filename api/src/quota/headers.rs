@@ -30,6 +30,7 @@ pub(crate) fn is_limited(method: &Method, route: &str) -> bool {
         "/v1/files",
         "/v1/batches",
         "/v1/batches/{id}/resubmit",
+        "/v1/schedules/{id}/run",
     ];
     method == Method::POST && limited.contains(&route)
 }

@@ -213,8 +213,12 @@ pub(super) async fn resubmit(
     if file.has_expired() {
         return Err(expired());
     }
-    let only = without_result(&state, &batch).await?;
-    if only.iter().next().is_none() {
+    // Of one that ended before its lines were counted, all lines are without a result.
+    let only = match batch.total {
+        0 => state.deps.admin.batch_lines(&batch.id).await?,
+        _ => Some(without_result(&state, &batch).await?),
+    };
+    if only.as_ref().is_some_and(|lines| lines.iter().next().is_none()) {
         return Err(ApiError::NothingToResubmit);
     }
     let (window, window_text) = match asked.window {
@@ -231,7 +235,7 @@ pub(super) async fn resubmit(
         metadata: asked.metadata.unwrap_or_else(|| batch.metadata.clone()),
         output_life: batch.output_life,
         run_after: None,
-        only: Some(only),
+        only,
         webhook: None,
         keep: batch.keep,
         idempotency,

@@ -21,6 +21,7 @@ use serde_json::json;
 
 use crate::auth::Caller;
 use crate::error::ApiError;
+use crate::quota::Ask;
 use crate::routes::batches::check_input;
 use crate::routes::jobs::PathText;
 use crate::routes::list::{most, pairs};
@@ -255,6 +256,7 @@ pub(super) async fn run(
     let id = schedule_id(path)?;
     let key = headers::idempotency_key(&headers)?
         .map(|key| IdempotencyKey { key, body_hash: body_hash(&format!("{ROUTE}/{id}/run"), &json!({})) });
+    state.quotas.admit(&caller.tenant, Ask::ONE)?;
     let made = state.deps.admin.run_schedule(&caller.tenant, &id, BatchId::new(), key.as_ref()).await?;
     let made = made.map_err(|refused| refusal(refused, &id))?;
     let is_replayed = matches!(made, Made::Replayed(_));

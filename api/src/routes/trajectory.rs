@@ -33,7 +33,9 @@ pub(super) async fn trajectory(
 ) -> Result<Response, ApiError> {
     let job = results::kept(results::job(&state, &caller.tenant, &job_id(path)?).await?)?;
     if job.trajectory == TrajectoryMode::Off {
-        return Err(ApiError::NoTrajectory { reason: "trajectories were off when it was accepted".to_owned() });
+        return Err(ApiError::NoTrajectory {
+            reason: "it was accepted with `store: false`, or while trajectories were off".to_owned(),
+        });
     }
     match job.state {
         JobState::Succeeded => {}

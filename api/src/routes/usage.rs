@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::{RawQuery, State};
 use contract::openai::ErrorEnvelope;
+use contract::openai::tenants::tenant_name;
 use contract::openai::usage::UsageList;
 use contract::{Day, TenantId, Timestamp, UsageFilter};
 
@@ -34,10 +35,7 @@ impl Days {
             match name.as_str() {
                 "from" => from = Some(day("from", &value)?),
                 "to" => to = Some(day("to", &value)?),
-                "tenant" if has_tenant && value.contains('\0') => {
-                    return Err(ApiError::query("tenant", "has a NUL, as no tenant does"));
-                }
-                "tenant" if has_tenant => tenant = Some(TenantId(value)),
+                "tenant" if has_tenant => tenant = Some(tenant_name(&value).map_err(ApiError::from)?),
                 _ => return Err(ApiError::query(name, "is not a parameter of this route: remove it")),
             }
         }

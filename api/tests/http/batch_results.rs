@@ -203,17 +203,50 @@ async fn what_failed_is_run_again() {
     assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("completion_window")));
 }
 
+/// A batch of nobody's lines yet.
+async fn fresh_batch(world: &World) -> BatchId {
+    let input = uploaded(world, b"{}\n").await;
+    let asked = json!({"input_file_id": input, "endpoint": "/v1/completions", "completion_window": "24h"});
+    world.post("/v1/batches", &asked).await.json()["id"].as_str().unwrap().parse().unwrap()
+}
+
 #[tokio::test]
 async fn nothing_failed_is_nothing_to_run_again() {
     let world = World::new().await;
-    let input = uploaded(&world, b"{}\n").await;
-    let asked = json!({"input_file_id": input, "endpoint": "/v1/completions", "completion_window": "24h"});
-    let made = world.post("/v1/batches", &asked).await;
-    let id: BatchId = made.json()["id"].as_str().unwrap().parse().unwrap();
-    let end = BatchEnd { state: BatchState::Cancelled, output: None, errors: None };
+    let (_, others) = batch(&world).await;
+    let id = fresh_batch(&world).await;
+    world.store.begin_batch(&id, MODEL, 1).await.unwrap();
+    let line = NewJob { id: contract::JobId::new(), batch_line: Some((id.0, 0)), ..others[0].clone() };
+    world.store.accept(&[line]).await.unwrap();
+    assert!(world.store.batch_expanded(&id, &[], Cursor::default(), Cursor { line: 1, offset: 3 }).await.unwrap());
+    for _ in 0..5 {
+        run_one(&world).await;
+    }
+    let output = NewFile {
+        id: contract::FileId::new(),
+        tenant: TenantId::local(),
+        filename: "o".into(),
+        purpose: Purpose::BatchOutput,
+        bytes: 1,
+        expires_in: None,
+        idempotency: None,
+    };
+    let end = BatchEnd { state: BatchState::Completed, output: Some((output, 1)), errors: None };
     world.store.end_batch(&id, &end).await.unwrap().unwrap();
     let answer = resubmit(&world, &id).await;
     assert_eq!((answer.status, answer.code()), (StatusCode::CONFLICT, "nothing_to_resubmit".to_owned()));
+}
+
+#[tokio::test]
+async fn a_batch_that_ended_before_its_lines_were_counted_is_run_whole() {
+    let world = World::new().await;
+    let id = fresh_batch(&world).await;
+    let end = BatchEnd { state: BatchState::Cancelled, output: None, errors: None };
+    world.store.end_batch(&id, &end).await.unwrap().unwrap();
+    let answer = resubmit(&world, &id).await;
+    assert_eq!(answer.status, StatusCode::OK, "{}", answer.text);
+    let again: BatchId = answer.json()["id"].as_str().unwrap().parse().unwrap();
+    assert_eq!(world.store.batch_lines(&again).await.unwrap(), None, "all lines of its file");
 }
 
 #[tokio::test]

@@ -147,6 +147,10 @@ async fn files_and_batches_are_requests_and_cancelling_is_free() {
     refused(&world.post("/v1/batches", &asked).await, "rate_limit_exceeded");
     refused(&world.call(upload_of(&[], b"{}\n")).await, "rate_limit_exceeded");
     assert_eq!(world.post(&format!("/v1/batches/{id}/cancel"), &json!({})).await.status, StatusCode::OK);
+    // A schedule makes no batch yet, but a run of it does.
+    let schedule = json!({"name": "s", "cron": "@daily", "batch": asked});
+    let schedule = world.post("/v1/schedules", &schedule).await.json()["id"].as_str().unwrap().to_owned();
+    refused(&world.post(&format!("/v1/schedules/{schedule}/run"), &json!({})).await, "rate_limit_exceeded");
     assert_eq!(world.get("/v1/files").await.json()["data"].as_array().unwrap().len(), 1);
 }
 

@@ -122,12 +122,10 @@ impl Grouped for Accept {
         let jobs: Vec<&NewJob> = calls.iter().flatten().collect();
         let group = AcceptGroup { jobs, try_short: !self.was_full.load(Ordering::Relaxed) };
         let answers = self.db.transact(&group).await?;
-        let is_full = |answer: &Result<Accepted, Refused>| {
-            matches!(answer, Err(Refused::QueueFull { .. } | Refused::TenantFull { .. }))
-        };
-        let is_full = answers.iter().any(is_full);
+        // A tenant that is full does not send the groups of the others the careful way.
+        let is_full = answers.iter().any(|answer| matches!(answer, Err(Refused::QueueFull { .. })));
         self.was_full.store(is_full, Ordering::Relaxed);
-        if is_full {
+        if is_full || answers.iter().any(|answer| matches!(answer, Err(Refused::TenantFull { .. }))) {
             self.nearly_full.0.store(true, Ordering::Relaxed);
         }
         let mut answers = answers.into_iter();

@@ -3,13 +3,41 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use contract::{JobId, SegmentPlace, ServedModel, WorkerId};
+use contract::ports::SegmentStore;
+use contract::{JobId, SegmentPlace, ServedModel, StoreError, WorkerId};
 use uuid::Uuid;
 
 use super::db::{Tx, Write, answer};
+use super::emptying::Unswitched;
 use super::fault::Fault;
-use super::millis;
 use super::row::{column, to_json};
+use super::{PostgresStore, millis};
+
+#[async_trait]
+impl SegmentStore for PostgresStore {
+    async fn announce_segment(&self, key: &str) -> Result<(), StoreError> {
+        self.db.once(&Announce { key }).await
+    }
+
+    async fn unswitched_segments(&self, limit: u32) -> Result<Vec<String>, StoreError> {
+        self.db.read(&Unswitched { limit }).await
+    }
+}
+
+/// A segment will be written.
+struct Announce<'a> {
+    key: &'a str,
+}
+
+#[async_trait]
+impl Write for Announce<'_> {
+    type Answer = ();
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<(), Fault> {
+        let query = sqlx::query(include_str!("sql/announce_segment.sql")).bind(tx.fixed).bind(self.key);
+        answer(query.execute(&mut *tx.conn)).await.map(|_| ())
+    }
+}
 
 /// Switches rows to their segments.
 pub(super) struct Archived<'a> {

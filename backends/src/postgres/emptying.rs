@@ -1,11 +1,13 @@
 //! Taking away what was kept for a time.
 
 use async_trait::async_trait;
+use contract::ports::SEGMENT_GRACE;
 use contract::{ExpiredJob, JobId, RecordLocation};
 use uuid::Uuid;
 
 use super::db::{Tx, Write, answer};
 use super::fault::Fault;
+use super::millis;
 use super::row::{column, number, of_job};
 
 /// Jobs whose payload's time is over.
@@ -70,6 +72,24 @@ impl Write for Unkept {
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, Fault> {
         let query = sqlx::query(include_str!("sql/unkept_segments.sql")).bind(i64::from(self.limit));
+        answer(query.fetch_all(&mut *tx.conn)).await?.iter().map(|row| column(row, "key")).collect()
+    }
+}
+
+/// Segments that were announced long ago and that no row was switched to.
+pub(super) struct Unswitched {
+    pub(super) limit: u32,
+}
+
+#[async_trait]
+impl Write for Unswitched {
+    type Answer = Vec<String>;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<Vec<String>, Fault> {
+        let query = sqlx::query(include_str!("sql/unswitched_segments.sql"))
+            .bind(tx.fixed)
+            .bind(millis(SEGMENT_GRACE))
+            .bind(i64::from(self.limit));
         answer(query.fetch_all(&mut *tx.conn)).await?.iter().map(|row| column(row, "key")).collect()
     }
 }

@@ -189,6 +189,9 @@ impl Write for Delete<'_> {
     type Answer = FileDeletion;
 
     async fn apply(&self, tx: &mut Tx<'_>) -> Result<FileDeletion, Fault> {
+        // Whoever makes a schedule of it meanwhile has it locked: the next statement sees that schedule.
+        let lock = sqlx::query("SELECT FROM files WHERE id = $1 AND tenant = $2 FOR UPDATE");
+        answer(lock.bind(self.id.0).bind(self.tenant.as_str()).execute(&mut *tx.conn)).await?;
         let query = sqlx::query(include_str!("sql/delete_file.sql")).bind(self.id.0).bind(self.tenant.as_str());
         if answer(query.execute(&mut *tx.conn)).await?.rows_affected() == 1 {
             return Ok(FileDeletion::Deleted);

@@ -27,6 +27,9 @@ const LOOK: Duration = Duration::from_secs(2);
 const ANSWER_WITHIN: Duration = Duration::from_secs(2);
 /// A consumer with room that gets nothing for this long while messages are ready is opened anew.
 const SILENCE: Duration = Duration::from_secs(10);
+/// The longest that this grows to while reopening brings nothing: a queue with a single active consumer gives others
+/// nothing.
+const LONGEST_SILENCE: Duration = Duration::from_secs(600);
 
 /// Which queue, and how.
 #[derive(Clone)]
@@ -165,7 +168,8 @@ impl FollowedQueue {
         let (messages, receiver) = mpsc::unbounded_channel();
         let (commands, asked) = mpsc::unbounded_channel();
         let (standing, seen) = watch::channel(Standing { life: Some(1), ready: Some(life.ready) });
-        let follower = Follower { uri, options, messages, commands: asked, standing, phase: Phase::Waiting };
+        let follower =
+            Follower { uri, options, messages, commands: asked, standing, phase: Phase::Waiting, silence: SILENCE };
         let task = tokio::spawn(follower.run(life));
         Ok(Self { messages: receiver, commands, standing: seen, task })
     }
@@ -252,6 +256,8 @@ struct Follower {
     commands: mpsc::UnboundedReceiver<Command>,
     standing: watch::Sender<Standing>,
     phase: Phase,
+    /// How much silence is believed: twice as much after each reopening, until something comes.
+    silence: Duration,
 }
 
 /// One connection.
@@ -332,15 +338,20 @@ impl Life {
         matches!(timeout(ANSWER_WITHIN, answering).await, Ok(Ok(())))
     }
 
-    /// Whether the broker seems to have forgotten the consumer; asked after each look at the queue.
-    fn is_forgotten(&mut self, prefetch: u16) -> bool {
+    /// Whether the broker seems to have forgotten the consumer, silent for so long; asked after each look at the queue.
+    fn is_forgotten(&mut self, prefetch: u16, silence: Duration) -> bool {
         if self.consumer.is_none() || self.ready == 0 || self.unanswered >= u64::from(prefetch) {
             self.forgotten_since = None;
             return false;
         }
         // Not at once: what waits may be on its way.
-        self.forgotten_since.get_or_insert_with(Instant::now).elapsed() > SILENCE
+        self.forgotten_since.get_or_insert_with(Instant::now).elapsed() > silence
     }
+}
+
+/// The silence to wait for next, after one that made the consumer be opened anew.
+fn longer(silence: Duration) -> Duration {
+    silence.saturating_mul(2).min(LONGEST_SILENCE)
 }
 
 /// How many messages wait; an error closes the channel.
@@ -480,7 +491,8 @@ impl Follower {
                         life.ready = n_ready;
                     }
                     self.standing.send_replace(Standing { life: Some(life.number), ready: n_ready });
-                    if life.is_forgotten(self.options.prefetch) {
+                    if life.is_forgotten(self.options.prefetch, self.silence) {
+                        self.silence = longer(self.silence);
                         tracing::warn!(queue = self.options.queue, "a consumer fell silent, and is opened again");
                         return End::Lost;
                     }
@@ -497,8 +509,9 @@ impl Follower {
     }
 
     /// Hands a delivery on; false when the connection should go.
-    async fn receive(&self, life: &mut Life, delivery: Delivery) -> bool {
+    async fn receive(&mut self, life: &mut Life, delivery: Delivery) -> bool {
         life.forgotten_since = None;
+        self.silence = SILENCE;
         life.unanswered += 1;
         let tag = MessageTag { life: life.number, delivery: delivery.delivery_tag };
         if self.phase == Phase::Stopped {
@@ -548,5 +561,19 @@ async fn next_of(consumer: &mut Option<Consumer>) -> Option<Result<Delivery, lap
     match consumer {
         Some(consumer) => consumer.next().await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_believed_for_longer_each_time_up_to_ten_minutes() {
+        let mut silence = SILENCE;
+        for seconds in [20, 40, 80, 160, 320, 600, 600] {
+            silence = longer(silence);
+            assert_eq!(silence.as_secs(), seconds);
+        }
     }
 }

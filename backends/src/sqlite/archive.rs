@@ -1,11 +1,40 @@
 //! What the archiver and the workers write: places in segments, and models on offer.
 
 use async_trait::async_trait;
-use contract::{JobId, SegmentPlace, ServedModel};
+use contract::ports::SegmentStore;
+use contract::{JobId, SegmentPlace, ServedModel, StoreError};
 
 use super::fault::Fault;
 use super::row::to_json;
 use super::writer::{Tx, Write};
+use super::{SqliteStore, emptying};
+
+#[async_trait]
+impl SegmentStore for SqliteStore {
+    async fn announce_segment(&self, key: &str) -> Result<(), StoreError> {
+        self.writer.submit(Announce { key: key.to_owned() }).await
+    }
+
+    async fn unswitched_segments(&self, limit: u32) -> Result<Vec<String>, StoreError> {
+        emptying::unswitched(&self.readers, self.now(), limit).await.map_err(Fault::nothing_written)
+    }
+}
+
+/// A segment will be written.
+struct Announce {
+    key: String,
+}
+
+#[async_trait]
+impl Write for Announce {
+    type Answer = ();
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<(), Fault> {
+        let query = sqlx::query(include_str!("sql/announce_segment.sql")).bind(&self.key).bind(tx.now);
+        query.execute(&mut *tx.conn).await?;
+        Ok(())
+    }
+}
 
 /// Switches rows to their segments.
 pub(super) struct Archived {

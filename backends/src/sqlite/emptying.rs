@@ -1,11 +1,13 @@
 //! Taking away what was kept for a time.
 
 use async_trait::async_trait;
+use contract::ports::SEGMENT_GRACE;
 use contract::{ExpiredJob, JobId, RecordLocation};
 use sqlx::SqlitePool;
 use uuid::Uuid;
 
 use super::fault::Fault;
+use super::millis;
 use super::row::{column, number, of_job};
 use super::writer::{Tx, Write};
 
@@ -60,7 +62,16 @@ impl Write for Empty {
 
 /// Segments of which no job is kept.
 pub(super) async fn unkept(pool: &SqlitePool, limit: u32) -> Result<Vec<String>, Fault> {
-    let query = sqlx::query("SELECT key FROM segments WHERE jobs = 0 ORDER BY key LIMIT ?1").bind(i64::from(limit));
+    let query = sqlx::query(include_str!("sql/unkept_segments.sql")).bind(i64::from(limit));
+    query.fetch_all(pool).await?.iter().map(|row| column(row, "key")).collect()
+}
+
+/// Segments that were announced long ago and that no row was switched to.
+pub(super) async fn unswitched(pool: &SqlitePool, now: i64, limit: u32) -> Result<Vec<String>, Fault> {
+    let query = sqlx::query(include_str!("sql/unswitched_segments.sql"))
+        .bind(now)
+        .bind(millis(SEGMENT_GRACE))
+        .bind(i64::from(limit));
     query.fetch_all(pool).await?.iter().map(|row| column(row, "key")).collect()
 }
 

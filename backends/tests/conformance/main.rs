@@ -201,6 +201,8 @@ on_every_store!(store_retention:
     every_end_is_emptied_and_errors_stay,
     nothing_of_a_payload_is_left,
     lines_wait_for_their_batch,
+    open_batches_hide_nobody,
+    an_announced_segment_that_nobody_switched_goes_after_an_hour,
     a_segment_is_kept_as_long_as_one_of_its_jobs,
     an_emptied_job_is_archived_by_nobody,
     archiving_beside_emptying_loses_no_segment,

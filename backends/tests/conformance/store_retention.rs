@@ -1,5 +1,6 @@
 //! Payloads that are kept for a time: when they go, what stays, and what goes with them.
 
+use contract::ports::SEGMENT_GRACE;
 use contract::{
     BatchEnd, BatchId, BatchState, Class, Cursor, ErrorCode, ExpiredJob, FileId, Filter, JobError, JobId, JobState,
     JobStore, Kind, NewBatch, NewJob, Outcome, RecordLocation, SegmentPlace, Timestamp, TrajectoryMode,
@@ -174,6 +175,58 @@ async fn batch_of(t: &dyn StoreUnderTest, keep: Option<std::time::Duration>) -> 
     new.id
 }
 
+fn file() -> contract::NewFile {
+    contract::NewFile {
+        id: FileId::new(),
+        tenant: tenant(),
+        filename: "out".into(),
+        purpose: contract::Purpose::BatchOutput,
+        bytes: 1,
+        expires_in: None,
+        idempotency: None,
+    }
+}
+
+pub async fn open_batches_hide_nobody(t: &mut dyn StoreUnderTest) {
+    let (store, admin) = (t.store(), t.admin());
+    let line = |batch: BatchId, n, seconds| NewJob {
+        class: Class::Bulk,
+        batch_line: Some((batch.0, n)),
+        custom_id: Some(format!("c{n}")),
+        ..kept(seconds)
+    };
+    let (mut batches, mut jobs) = (Vec::new(), Vec::new());
+    for nth in 0..4 {
+        let batch = batch_of(t, None).await;
+        jobs.push(ended(&*store, line(batch, 0, 60), inline()).await);
+        t.advance(secs(1)).await;
+        jobs.push(ended(&*store, line(batch, 1, if nth == 3 { 600 } else { 60 }), inline()).await);
+        t.advance(secs(1)).await;
+        let (from, to) = (Cursor::default(), Cursor { line: 2, offset: 9 });
+        assert!(admin.batch_expanded(&batch, &[], from, to).await.unwrap());
+        batches.push(batch);
+    }
+    let alone = ended(&*store, kept(53), inline()).await;
+    t.advance(secs(100)).await;
+    assert_eq!(expired(t).await, [row(alone, 1, None)], "all the others are of open batches");
+    // The second one's lines expired before those of the fourth, and it ends after it.
+    for nth in [3, 1] {
+        let end = BatchEnd { state: BatchState::Completed, output: Some((file(), 2)), errors: None };
+        assert!(admin.end_batch(&batches[nth], &end).await.unwrap().is_some());
+    }
+    // The lines ended one second after the other, from 0 s on; the job alone at 8 s, and it is kept 7 s less.
+    let [first, second, third] = [jobs[2], jobs[3], jobs[6]].map(|job| row(job, 1, None));
+    let alone = row(alone, 1, None);
+    assert_eq!(expired(t).await, [alone.clone(), first.clone(), second.clone(), third.clone()]);
+    assert_eq!(admin.expired_jobs(3).await.unwrap(), [alone.clone(), first.clone(), second]);
+    assert_eq!(admin.expired_jobs(2).await.unwrap(), [alone.clone(), first.clone()]);
+    assert_eq!(admin.expired_jobs(0).await.unwrap(), []);
+    assert_eq!(admin.empty_jobs(&jobs).await.unwrap(), 3, "neither of open batches nor what is kept longer");
+    assert_eq!(expired(t).await, [alone]);
+    t.advance(secs(600)).await;
+    assert_eq!(expired(t).await.len(), 2);
+}
+
 pub async fn lines_wait_for_their_batch(t: &mut dyn StoreUnderTest) {
     let (store, admin) = (t.store(), t.admin());
     let batch = batch_of(t, Some(secs(60))).await;
@@ -191,19 +244,7 @@ pub async fn lines_wait_for_their_batch(t: &mut dyn StoreUnderTest) {
     store.cancel(&tenant(), &second).await.unwrap();
     assert!(admin.cancel_batch(&tenant(), &batch).await.is_ok());
     assert_eq!(expired(t).await, [], "cancelling: its files are being written");
-    let file = |lines| {
-        let file = contract::NewFile {
-            id: FileId::new(),
-            tenant: tenant(),
-            filename: "out".into(),
-            purpose: contract::Purpose::BatchOutput,
-            bytes: 1,
-            expires_in: None,
-            idempotency: None,
-        };
-        Some((file, lines))
-    };
-    let end = BatchEnd { state: BatchState::Cancelled, output: file(1), errors: file(1) };
+    let end = BatchEnd { state: BatchState::Cancelled, output: Some((file(), 1)), errors: Some((file(), 1)) };
     assert!(admin.end_batch(&batch, &end).await.unwrap().is_some());
     assert_eq!(expired(t).await, [row(first, 1, None)]);
     assert_eq!(admin.empty_jobs(&[first, second]).await.unwrap(), 1, "the second one's time is not over");
@@ -211,6 +252,43 @@ pub async fn lines_wait_for_their_batch(t: &mut dyn StoreUnderTest) {
     let shown = lines[0].job().unwrap();
     assert_eq!((shown.id, shown.record.is_none(), shown.emptied_at.is_some()), (first, true, true));
     assert_eq!(admin.lines_with_result(&batch).await.unwrap(), [0], "it had one: it is not run again");
+}
+
+pub async fn an_announced_segment_that_nobody_switched_goes_after_an_hour(t: &mut dyn StoreUnderTest) {
+    let (store, admin) = (t.store(), t.admin());
+    let [lost, late, switched] = ["lost", "late", "switched"].map(|key| place(key, 0));
+    let milli = std::time::Duration::from_millis(1);
+    let first = ended(&*store, kept(60), inline()).await;
+    for place in [&lost, &switched] {
+        admin.announce_segment(&place.key).await.unwrap();
+    }
+    assert_eq!(store.archived(&[(first, switched.clone())]).await.unwrap(), [true]);
+    assert_eq!(admin.unkept_segments(10).await.unwrap(), [""; 0], "one is not yet written, one has a job");
+    t.advance(secs(60)).await;
+    assert_eq!(admin.empty_jobs(&[first]).await.unwrap(), 1);
+    assert_eq!(admin.unkept_segments(10).await.unwrap(), [switched.key.clone()], "at once");
+    // Again: the first time counts.
+    for place in [&lost, &late] {
+        admin.announce_segment(&place.key).await.unwrap();
+    }
+    t.advance(SEGMENT_GRACE - secs(60) - milli).await;
+    assert_eq!(admin.unswitched_segments(10).await.unwrap(), [""; 0]);
+    t.advance(milli).await;
+    assert_eq!(admin.unswitched_segments(10).await.unwrap(), [lost.key.clone()]);
+    assert_eq!(admin.unswitched_segments(0).await.unwrap(), [""; 0]);
+    let second = ended(&*store, kept(60), inline()).await;
+    assert_eq!(store.archived(&[(second, late.clone())]).await.unwrap(), [true]);
+    t.advance(secs(60)).await;
+    assert_eq!(admin.unkept_segments(10).await.unwrap(), [switched.key.clone()]);
+    drop((store, admin));
+    t.reopen().await;
+    let admin = t.admin();
+    assert_eq!(admin.unswitched_segments(10).await.unwrap(), [lost.key.clone()], "the other one was switched in time");
+    admin.forget_segments(&[lost.key, late.key.clone(), switched.key]).await.unwrap();
+    assert_eq!(admin.unswitched_segments(10).await.unwrap(), [""; 0]);
+    assert_eq!(admin.unkept_segments(10).await.unwrap(), [""; 0]);
+    assert_eq!(admin.empty_jobs(&[second]).await.unwrap(), 1);
+    assert_eq!(admin.unkept_segments(10).await.unwrap(), [late.key], "one that has a job is not forgotten");
 }
 
 pub async fn a_segment_is_kept_as_long_as_one_of_its_jobs(t: &mut dyn StoreUnderTest) {

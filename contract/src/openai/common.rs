@@ -188,9 +188,15 @@ fn take_without_effect(fields: &mut Fields<'_>) -> Result<(), ParseError> {
 
 /// `store: false`: nothing stays of it. With `true` OpenAI's clients would look for it at routes that are not there.
 fn storage(fields: &mut Fields<'_>) -> Result<Storage, ParseError> {
-    let is_given = fields.take("store").is_some();
-    fields.only("store", |value| value == false, "false")?;
-    Ok(if is_given { Storage::RunOnly } else { Storage::AsSet })
+    match fields.boolean("store")? {
+        None => Ok(Storage::AsSet),
+        Some(false) => Ok(Storage::RunOnly),
+        Some(true) => {
+            let what = "is not supported as true: leave it out, and the answer is kept as that of any job, to be read again at \
+                        `/v1/jobs`; with false it is removed soon after the end";
+            Err(fields::error(fields.path("store"), ParseCode::UnsupportedParameter, what))
+        }
+    }
 }
 
 fn is_number(value: &Value, expected: f64) -> bool {

@@ -168,6 +168,8 @@ impl JobUrls {
 /// A job and, once it succeeded, its record, as clients see them.
 pub fn job_object(job: &Job, record: Option<&Record>) -> JobObject {
     let at = |at: Option<Timestamp>| at.map(Timestamp::rfc3339);
+    // What the client wrote itself is gone at its time, whether it was removed by then or not.
+    let sequence_key = job.sequence_key.clone().filter(|_| !job.is_gone());
     JobObject {
         id: job.id,
         object: "job".to_owned(),
@@ -189,9 +191,9 @@ pub fn job_object(job: &Job, record: Option<&Record>) -> JobObject {
         losses: job.losses,
         // The same 64 bits that the client sent, if it sent them.
         seed: job.seed as i64,
-        metadata: job.metadata.clone(),
-        sequence_key: job.sequence_key.clone(),
-        on_failure: job.sequence_key.is_some().then_some(job.on_failure),
+        metadata: if job.is_gone() { BTreeMap::new() } else { job.metadata.clone() },
+        on_failure: sequence_key.is_some().then_some(job.on_failure),
+        sequence_key,
         usage: (job.usage != Usage::default()).then(|| UsageBody::from(job.usage)),
         error: job.error.as_ref().map(JobErrorBody::from),
         history: job.history.clone(),

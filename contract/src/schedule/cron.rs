@@ -40,8 +40,20 @@ pub enum BadCron {
     #[error("has more than {MAX_BYTES} bytes")]
     TooLong,
     /// A field is wrong.
+    #[error(
+        "has `{text}` as its {name}, which must be {range}, `*`, or lists, ranges and steps of these, as 1,15 or 1-5 or */15"
+    )]
+    Field {
+        /// Which.
+        name: &'static str,
+        /// What stands there.
+        text: String,
+        /// What may.
+        range: &'static str,
+    },
+    /// It is wrong as a whole.
     #[error("is no cron expression: {0}")]
-    Field(String),
+    Whole(String),
     /// It is well formed and means nothing.
     #[error("names no day that ever comes")]
     Never,
@@ -63,19 +75,55 @@ impl FromStr for Cron {
         } else if n_fields != 5 {
             return Err(BadCron::Fields(n_fields));
         }
-        if !text.is_ascii() {
-            return Err(BadCron::Field("it has letters that are not ASCII".to_owned()));
-        }
         let parser = CronParser::builder().seconds(Seconds::Disallowed).year(Year::Disallowed).build();
+        if !text.starts_with('@') {
+            check_fields(text, &parser)?;
+        }
         let pattern = parser
             .parse(text)
-            .map_err(|err| BadCron::Field(err.to_string().trim_end_matches('.').chars().take(200).collect()))?;
+            .map_err(|err| BadCron::Whole(err.to_string().trim_end_matches('.').chars().take(200).collect()))?;
         let cron = Self { text: text.to_owned(), pattern };
         match cron.next(Zone(Tz::UTC), Timestamp(0)) {
             Some(_) => Ok(cron),
             None => Err(BadCron::Never),
         }
     }
+}
+
+/// The fields, and what may stand in each.
+const FIELDS: [(&str, &str); 5] = [
+    ("minute", "0 to 59"),
+    ("hour", "0 to 23"),
+    ("day of month", "1 to 31"),
+    ("month", "1 to 12 or JAN to DEC"),
+    ("day of week", "0 to 7 or SUN to SAT"),
+];
+const MONTHS: [&str; 12] = ["JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"];
+const WEEKDAYS: [&str; 7] = ["SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"];
+
+/// Finds the field that is wrong. The parser knows more forms than crontab(5) has, and does not say which field it means.
+fn check_fields(text: &str, parser: &CronParser) -> Result<(), BadCron> {
+    for (n, (field, (name, range))) in text.split_whitespace().zip(FIELDS).enumerate() {
+        let names: &[&str] = match n {
+            3 => &MONTHS,
+            4 => &WEEKDAYS,
+            _ => &[],
+        };
+        let alone: Vec<&str> = (0..FIELDS.len()).map(|place| if place == n { field } else { "*" }).collect();
+        if !field.split(',').all(|part| is_part(part, names)) || parser.parse(&alone.join(" ")).is_err() {
+            return Err(BadCron::Field { name, text: field.chars().take(40).collect(), range });
+        }
+    }
+    Ok(())
+}
+
+/// `*`, a value or a range, each perhaps with a step.
+fn is_part(part: &str, names: &[&str]) -> bool {
+    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let is_value = |text: &str| is_number(text) || names.iter().any(|name| name.eq_ignore_ascii_case(text));
+    let (range, step) = part.split_once('/').map_or((part, None), |(range, step)| (range, Some(step)));
+    let is_range = range.split_once('-').is_some_and(|(first, last)| is_value(first) && is_value(last));
+    (range == "*" || is_value(range) || is_range) && step.is_none_or(is_number)
 }
 
 impl Cron {

@@ -6,7 +6,7 @@ use contract::{
     Batch, BatchId, Fired, IdempotencyKey, KeyReused, Made, Schedule, ScheduleId, ScheduleRefused, TenantId, Timestamp,
 };
 
-use super::{Get, lock, moment, put, read};
+use super::{Get, file_lives, lock, moment, put, read};
 use crate::postgres::batches;
 use crate::postgres::db::{Tx, Write, answer};
 use crate::postgres::fault::Fault;
@@ -62,7 +62,11 @@ impl Write for Run<'_> {
         let Some(mut schedule) = lock(tx, self.tenant, self.id).await? else {
             return Ok(Err(ScheduleRefused::NotFound));
         };
-        let has_file = look(tx, &schedule, None).await?.has_file;
+        // The file of a schedule that is not enabled goes at its time.
+        let has_file = match schedule.next_at {
+            Some(_) => look(tx, &schedule, None).await?.has_file,
+            None => file_lives(tx, &schedule).await?,
+        };
         // A repeat finds its batch whatever became of the file since.
         if !has_file && made_before(tx, self.tenant, self.key).await? == Ok(None) {
             return Ok(Err(ScheduleRefused::NoFile));

@@ -10,6 +10,6 @@ WITH switched AS (
 counted AS (
     INSERT INTO segments (key, jobs)
     SELECT split_part(segment, '#', 1) AS key, count(*) FROM switched GROUP BY 1 ORDER BY 1
-    ON CONFLICT (key) DO UPDATE SET jobs = segments.jobs + excluded.jobs
+    ON CONFLICT (key) DO UPDATE SET jobs = segments.jobs + excluded.jobs, announced_at = NULL
 )
 SELECT n FROM switched

@@ -7,7 +7,7 @@ use contract::{
 };
 use sqlx::SqlitePool;
 
-use super::{get, put};
+use super::{file_lives, get, put};
 use crate::sqlite::batches;
 use crate::sqlite::fault::Fault;
 use crate::sqlite::files::made_before;
@@ -68,7 +68,11 @@ impl Write for Run {
         let Some(mut schedule) = get(&mut *tx.conn, tx.now, Some(&self.tenant), &self.id).await? else {
             return Ok(Err(ScheduleRefused::NotFound));
         };
-        let has_file = look(tx, &schedule, None).await?.has_file;
+        // The file of a schedule that is not enabled goes at its time.
+        let has_file = match schedule.next_at {
+            Some(_) => look(tx, &schedule, None).await?.has_file,
+            None => file_lives(tx, &schedule).await?,
+        };
         // A repeat finds its batch whatever became of the file since.
         if !has_file && made_before(tx, &self.tenant, self.key.as_ref()).await? == Ok(None) {
             return Ok(Err(ScheduleRefused::NoFile));

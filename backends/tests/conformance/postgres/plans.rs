@@ -28,7 +28,7 @@ struct Query {
 }
 
 #[rustfmt::skip]
-const QUERIES: [Query; 37] = [
+const QUERIES: [Query; 38] = [
     query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "1"],
         ["jobs_waiting", "turns_pkey", "shares_pkey", "tenants_pkey"]),
     query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "7", "'queued'", "'{acme}'", "'{9}'"],
@@ -70,10 +70,11 @@ const QUERIES: [Query; 37] = [
         ["batches_schedule_open", "batches_schedule_due", "files_pkey", "files_tenant"]),
     query!("schedule_runs", ["NULL", "'ID'", "NULL", "20"], ["batches_schedule"]),
     query!("list_schedules", ["NULL", "'acme'", "NULL", "20"], ["schedules_tenant"]),
-    query!("expired_jobs", ["NULL", "500"], ["jobs_expiring", "batches_pkey", "batches_open"]),
+    query!("expired_jobs", ["NULL", "500"], ["jobs_expiring", "jobs_expiring_lines", "batches_pkey"]),
     query!("lock_expired_jobs", ["'IDS'"], ["jobs_pkey"]),
     query!("empty_jobs", ["NULL", "'IDS'"], ["jobs_pkey", "batches_pkey", "batches_open", "segments_pkey"]),
     query!("unkept_segments", ["100"], ["segments_unkept"]),
+    query!("unswitched_segments", ["NULL", "3600000", "100"], ["segments_announced"]),
 ];
 
 async fn check(conn: &mut PgConnection, query: &Query, jobs: &[NewJob], when: &str) {

@@ -20,6 +20,7 @@ use uuid::Uuid;
 use super::super::output::{Line, Place};
 use super::super::request::Body;
 use super::super::run;
+use crate::batch::key;
 use crate::client::job::JobView;
 use crate::client::server::{LONG_POLL_SECONDS, Server, ServerError};
 
@@ -27,6 +28,8 @@ use crate::client::server::{LONG_POLL_SECONDS, Server, ServerError};
 const POLL: Duration = Duration::from_secs(1);
 /// Between two tries of a request that did not get through.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How often a line is submitted once more because the result of its job is not kept any more.
+const AGAIN: u32 = 3;
 
 /// See the module.
 pub enum Scorer {
@@ -144,7 +147,8 @@ impl Remote {
         };
         let job = json!({"type": word, "request": body.value, "deadline_seconds": self.deadline.as_secs()});
         // Other options make another body, and a key stands for one body.
-        let key = crate::batch::key::derive(&[key.as_bytes(), &serde_json::to_vec(&job)?]);
+        let first = key::derive(&[key.as_bytes(), &serde_json::to_vec(&job)?]);
+        let (mut key, mut again) = (first.clone(), 0);
         let mut seen: Option<JobView> = None;
         loop {
             let asked = Instant::now();
@@ -152,7 +156,14 @@ impl Remote {
                 None => self.server.post_once(&["v1", "jobs"], &job, Some(&key)).await.map(JobView),
                 Some(job) => JobView::fetch(&self.server, job.id(), Some(LONG_POLL_SECONDS)).await,
             };
-            match answer {
+            let left = answer.as_ref().err().and_then(what_is_left);
+            match left.map_or(answer, Ok) {
+                // Only a new job has a result; it is the same one for whoever comes to this point again.
+                Ok(job) if is_without_result(&job) && again < AGAIN => {
+                    again += 1;
+                    key = key::derive(&[first.as_bytes(), format!("again-{again}").as_bytes()]);
+                    seen = None;
+                }
                 Ok(job) if job.has_ended() => return Ok(self.line(place, &job)),
                 Ok(job) => {
                     // A server that answers long polls at once is not asked in a hot loop.
@@ -178,6 +189,11 @@ impl Remote {
 
     fn line(&self, place: &Place, job: &JobView) -> Line {
         match job.status() {
+            "succeeded" if is_without_result(job) => {
+                let message = "the job succeeded, and the server does not keep its result any more";
+                let error = LineError { code: "result_expired".to_owned(), message: message.to_owned() };
+                Self::of_error(place, job, error)
+            }
             "succeeded" => self.of_server(place, Some(job), 200, job.0["result"].clone()),
             "expired" => Line::of_late(place, self.deadline),
             "failed" => {
@@ -190,12 +206,15 @@ impl Remote {
                 self.of_server(place, Some(job), kind.look().status, body)
             }
             status => {
-                let error =
-                    LineError { code: "request_failed".to_owned(), message: format!("the job ended as {status}") };
-                let (id, custom_id) = (job.id().to_owned(), place.custom_id.clone());
-                Line::of_server(place, OutputLine { id, custom_id, response: None, error: Some(error) })
+                let message = format!("the job ended as {status}");
+                Self::of_error(place, job, LineError { code: "request_failed".to_owned(), message })
             }
         }
+    }
+
+    fn of_error(place: &Place, job: &JobView, error: LineError) -> Line {
+        let (id, custom_id) = (job.id().to_owned(), place.custom_id.clone());
+        Line::of_server(place, OutputLine { id, custom_id, response: None, error: Some(error) })
     }
 
     fn of_server(&self, place: &Place, job: Option<&JobView>, status_code: u16, body: Value) -> Line {
@@ -206,6 +225,18 @@ impl Remote {
             OutputLine { id, custom_id: place.custom_id.clone(), response: Some(response), error: None },
         )
     }
+}
+
+/// What the server still has of a job whose payload is gone: a job without a result.
+fn what_is_left(error: &ServerError) -> Option<JobView> {
+    let ServerError::Refused(refusal) = error else { return None };
+    let is_emptied = refusal.code.as_deref() == Some("job_emptied");
+    refusal.job.clone().filter(|_| is_emptied).map(JobView)
+}
+
+/// Whether the job succeeded and its result is not kept any more.
+fn is_without_result(job: &JobView) -> bool {
+    job.has_succeeded() && job.0["result"].is_null()
 }
 
 /// Whether a request is tried again: the server is away, or has no room now.
@@ -225,10 +256,88 @@ fn is_of_the_line(status: u16, is_accepted: bool) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use axum::extract::{Path, State};
+    use axum::http::{HeaderMap, StatusCode};
+    use axum::routing::{get, post};
+    use axum::{Json, Router};
+
+    use super::super::super::request::{Defaults, read};
     use super::*;
+    use crate::client::server::Refusal;
+    use crate::config::Client;
 
     fn refused(status: u16) -> ServerError {
-        ServerError::Refused(crate::client::server::Refusal { status, ..Default::default() })
+        ServerError::Refused(Refusal { status, ..Default::default() })
+    }
+
+    /// A server whose first jobs have no result any more.
+    #[derive(Clone, Default)]
+    struct Play {
+        /// How many.
+        emptied: usize,
+        /// Whether this is found out by looking at a job, not by submitting it.
+        late: bool,
+        /// The keys that came; a job's id is its key's number.
+        keys: Arc<Mutex<Vec<String>>>,
+    }
+
+    impl Play {
+        /// The `n`th job, once it has ended.
+        fn job(&self, n: usize) -> Value {
+            let result = (n >= self.emptied).then(|| json!({"choices": []}));
+            json!({"id": format!("job_{n}"), "status": "succeeded", "result": result})
+        }
+    }
+
+    async fn accept(State(play): State<Play>, headers: HeaderMap) -> (StatusCode, Json<Value>) {
+        let mut keys = play.keys.lock().unwrap();
+        let n = keys.len();
+        keys.push(headers["idempotency-key"].to_str().unwrap().to_owned());
+        let queued = json!({"id": format!("job_{n}"), "status": "queued", "result": null});
+        (StatusCode::ACCEPTED, Json(if play.late { queued } else { play.job(n) }))
+    }
+
+    async fn show(State(play): State<Play>, Path(id): Path<String>) -> (StatusCode, Json<Value>) {
+        let n = id["job_".len()..].parse::<usize>().unwrap();
+        let job = play.job(n);
+        if n >= play.emptied {
+            return (StatusCode::OK, Json(job));
+        }
+        let error = json!({"message": "gone", "type": "invalid_request_error", "code": "job_emptied", "param": null});
+        (StatusCode::GONE, Json(json!({"error": error, "job": job})))
+    }
+
+    /// What becomes of a line there, and the keys it was submitted under.
+    async fn answer_of(play: Play) -> (Value, Vec<String>) {
+        let routes = Router::new().route("/v1/jobs", post(accept)).route("/v1/jobs/{id}", get(show));
+        let app = routes.with_state(play.clone());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let server = format!("http://{}", listener.local_addr().unwrap());
+        tokio::spawn(async move { axum::serve(listener, app).await.unwrap() });
+        let server = Server::new(&Client { server, api_key: None }).unwrap();
+        let remote = Remote { server, deadline: Duration::from_secs(60) };
+        let place = Place { line: 1, custom_id: "mine".into(), release: "r".into() };
+        let body = read(json!({"prompt": "x"}), 1, "m", false, &Defaults::default()).request.unwrap();
+        let line = remote.answer(&place, body, "key").await.unwrap();
+        let keys = play.keys.lock().unwrap().clone();
+        (serde_json::from_slice(&line.to_bytes()).unwrap(), keys)
+    }
+
+    #[tokio::test]
+    async fn a_result_that_is_not_kept_any_more_is_made_anew_and_never_a_success_without_a_body() {
+        let mut earlier: Option<Vec<String>> = None;
+        for late in [false, true] {
+            let (line, keys) = answer_of(Play { emptied: 2, late, ..Play::default() }).await;
+            assert_eq!(line["response"]["status_code"], 200, "{line}");
+            assert_eq!(line["response"]["body"], json!({"choices": []}), "{line}");
+            assert_eq!(keys.len(), 3);
+            assert!(keys[0] != keys[1] && keys[1] != keys[2] && keys[0] != keys[2], "{keys:?}");
+            assert_eq!(*earlier.get_or_insert_with(|| keys.clone()), keys, "a repeat has the same keys");
+
+            let (line, keys) = answer_of(Play { emptied: usize::MAX, late, ..Play::default() }).await;
+            assert_eq!((&line["response"], &line["error"]["code"]), (&Value::Null, &json!("result_expired")), "{line}");
+            assert_eq!(keys.len(), 1 + AGAIN as usize);
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Where answers go: a file or the standard output, written on a thread of its own, or an exchange.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -56,15 +56,25 @@ impl Sink {
         Ok(Self::Lines(Lines::to(File::from(output))))
     }
 
-    /// A file, to whose end answers are written.
+    /// A file, to whose end answers are written. Nobody else may follow into it meanwhile.
     ///
     /// # Errors
-    /// It cannot be written, or ends in something that no run left there.
+    /// It cannot be written, another run writes to it, or it ends in something that no run left there.
     pub fn file(path: &Path) -> anyhow::Result<Self> {
         let cannot = || format!("{} cannot be written", path.display());
         let is_new = !path.exists();
         let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
         let mut file = file.with_context(cannot)?;
+        // Before anything else: what looks torn may be a line that another run is writing. The lock goes with the file.
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                bail!("another penstock is writing to {}: name another file, or stop that one", path.display())
+            }
+            Err(TryLockError::Error(err)) => {
+                return Err(err).with_context(|| format!("{} cannot be locked", path.display()));
+            }
+        }
         let torn = torn_bytes(&mut file).with_context(cannot)?;
         let Some(whole) = torn else {
             bail!(
@@ -215,6 +225,27 @@ mod tests {
         assert_eq!(whole(b"{}\n{\"i"), Some(3));
         assert_eq!(whole(b"{\"id\":\"batch_req_"), Some(0));
         assert_eq!(whole(b"{}\nsomebody's last words"), None);
+    }
+
+    #[test]
+    fn a_file_that_another_run_writes_to_is_refused_and_left_as_it_is() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("out.jsonl");
+        let first = Sink::file(&path).unwrap();
+        // The first run is in the middle of a line.
+        let half = "{}\n{\"id\":\"batch_req_job_1\",\"cus";
+        std::fs::write(&path, half).unwrap();
+        let said = Sink::file(&path).err().unwrap().to_string();
+        assert!(said.contains("another penstock is writing to") && said.contains("out.jsonl"), "{said}");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), half);
+        drop(first);
+        // Its thread closes the file a moment later.
+        let begin = std::time::Instant::now();
+        while Sink::file(&path).is_err() {
+            assert!(begin.elapsed() < std::time::Duration::from_secs(30), "the lock outlives its run");
+            std::thread::sleep(std::time::Duration::from_millis(10));
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{}\n");
     }
 
     #[tokio::test]
