@@ -121,10 +121,10 @@ mod tests {
     #[test]
     fn days_have_defaults_and_limits() {
         let read = |query: &str| Days::read(Some(query), 30, 366, true);
-        let days = read("to=2026-03-01&tenant=a%20b").unwrap_or_else(|err| panic!("{err}"));
+        let days = read("to=2026-03-01&tenant=a%2Db").unwrap_or_else(|err| panic!("{err}"));
         // 30 days with the last one: February 2026 has 28.
         assert_eq!((days.from.to_string(), days.to.to_string()), ("2026-01-31".into(), "2026-03-01".into()));
-        assert_eq!(days.tenant, Some(TenantId::from("a b")));
+        assert_eq!(days.tenant, Some(TenantId::from("a-b")));
         assert!(read("from=2024-01-01&to=2024-12-31").is_ok(), "366 days");
         for (query, param) in [
             ("from=2026-03-02&to=2026-03-01", "`from`"),
@@ -132,6 +132,7 @@ mod tests {
             ("from=yesterday", "`from`"),
             ("to=2026-02-30", "`to`"),
             ("tenant=%00", "`tenant`"),
+            ("tenant=a%20b", "`tenant`"),
             ("days=3", "`days`"),
         ] {
             let message = read(query).err().map(|err| err.to_string()).unwrap_or_default();
