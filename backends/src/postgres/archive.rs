@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use contract::ports::SegmentStore;
-use contract::{JobId, SegmentPlace, ServedModel, StoreError, WorkerId};
+use contract::{JobId, JobState, SegmentPlace, ServedModel, StoreError, WorkerId};
 use uuid::Uuid;
 
 use super::db::{Tx, Write, answer};
@@ -55,7 +55,8 @@ impl Write for Archived<'_> {
         order.dedup_by_key(|n| self.places[*n].0);
         let query = sqlx::query(include_str!("sql/archived.sql"))
             .bind(order.iter().map(|n| self.places[*n].0.0).collect::<Vec<Uuid>>())
-            .bind(order.iter().map(|n| self.places[*n].1.to_string()).collect::<Vec<String>>());
+            .bind(order.iter().map(|n| self.places[*n].1.to_string()).collect::<Vec<String>>())
+            .bind(JobState::Succeeded.as_str());
         let mut answers = vec![false; self.places.len()];
         for row in &answer(query.fetch_all(&mut *tx.conn)).await? {
             let n = usize::try_from(column::<i64>(row, "n")?).ok().and_then(|n| order.get(n.wrapping_sub(1)));

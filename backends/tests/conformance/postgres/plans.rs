@@ -28,7 +28,7 @@ struct Query {
 }
 
 #[rustfmt::skip]
-const QUERIES: [Query; 38] = [
+const QUERIES: [Query; 39] = [
     query!("pick_due", ["NULL", "'RELEASE'", "'standard'", "256", "1"],
         ["jobs_waiting", "turns_pkey", "shares_pkey", "tenants_pkey"]),
     query!("take_due", ["NULL", "'IDS'", "60000", "'RELEASE'", "'standard'", "7", "'queued'", "'{acme}'", "'{9}'"],
@@ -64,6 +64,7 @@ const QUERIES: [Query; 38] = [
     query!("list", ["NULL", "'acme'", "'ffffffff-ffff-ffff-ffff-ffffffffffff'", "NULL", "NULL", "NULL", "NULL", "20"],
         ["jobs_tenant"]),
     query!("unarchived", ["NULL", "100"], ["jobs_unarchived"]),
+    query!("archived", ["'IDS'", "'{a#0+1,b#0+1}'", "'succeeded'"], ["jobs_pkey", "segments_pkey"]),
     query!("due_schedules", ["NULL", "100"], ["schedules_due"]),
     query!("lock_due_schedule", ["NULL", "'ID'", "now()"], ["schedules_pkey"]),
     query!("look_at_schedule", ["'ID'", "NULL", "'ID'", "'acme'"],
