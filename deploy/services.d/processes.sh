@@ -39,10 +39,11 @@ make_state() {
 }
 
 started_at() { # PID -> when it started, which together with the pid names one process for good; fails for a zombie
+  # whose threads are all gone: until then the first thread may be a zombie while others still hold the ports.
   local stat
   stat=$(cat "/proc/$1/stat" 2>/dev/null) || return 1
   read -ra stat <<<"${stat##*) }"
-  [[ ${stat[0]} != [ZX] ]] && echo "${stat[19]}"
+  [[ ${stat[0]} != [ZX] || ${stat[17]} -gt 1 ]] && echo "${stat[19]}"
 }
 
 pid_of() { # NAME -> its pid, if it runs
@@ -100,6 +101,11 @@ fail_with_log() { # NAME WHAT
 }
 
 refuse_taken_port() { # NAME KEY
-  ! listens "${state[$2_port]}" || die "$1: port ${state[$2_port]}, its own since the first start, was taken by another program:" \
+  local tries
+  for ((tries = 0; tries < 50; tries++)); do
+    listens "${state[$2_port]}" || return 0
+    sleep 0.1
+  done
+  die "$1: port ${state[$2_port]}, its own since the first start, was taken by another program:" \
     "stop that, or write another number into $dir/state"
 }
