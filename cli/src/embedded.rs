@@ -102,6 +102,7 @@ pub async fn open_backends(config: &Config) -> anyhow::Result<Backends> {
 pub fn scheduler_deps(backends: &Backends, config: &Config) -> anyhow::Result<scheduler::Deps> {
     Ok(scheduler::Deps {
         guard: guard(config)?,
+        progress_every: config.webhooks.progress_every,
         store: Arc::clone(&backends.store),
         admin: Arc::clone(&backends.admin),
         trajectories: crate::serve::trajectories(config),

@@ -313,6 +313,11 @@ pub trait AdminStore: ScheduleStore + SegmentStore {
         limit: u32,
         hold: Duration,
     ) -> Result<Vec<DueDelivery>, StoreError>;
+    /// Up to `limit` batches that run and whose progress somebody is told of, each `every` so often, with their counts.
+    async fn batches_to_tell(&self, every: Duration, limit: u32) -> Result<Vec<Batch>, StoreError>;
+    /// So many lines of a batch have ended, which is told as `data`; what was told before and is still on its way is left
+    /// out. False when it was told of as many before, or has ended: then nobody is told.
+    async fn tell_progress(&self, id: &BatchId, done: u64, data: &serde_json::Value) -> Result<bool, StoreError>;
     /// Keeps how an attempt ended. Nothing if the delivery has ended or is no longer there.
     async fn end_attempt(&self, id: &DeliveryId, end: &AttemptEnd) -> Result<(), StoreError>;
     /// Forgets up to `limit` deliveries that ended longer ago than this; answers how many.

@@ -101,11 +101,14 @@ pub enum WebhookEvent {
     /// A batch was cancelled.
     #[serde(rename = "batch.cancelled")]
     BatchCancelled,
+    /// More lines of a batch have ended. Told to who names it only, and now and then.
+    #[serde(rename = "batch.progress")]
+    BatchProgress,
 }
 
 impl WebhookEvent {
     /// Every event.
-    pub const ALL: [WebhookEvent; 9] = [
+    pub const ALL: [WebhookEvent; 10] = [
         WebhookEvent::JobStarted,
         WebhookEvent::JobSucceeded,
         WebhookEvent::JobFailed,
@@ -115,6 +118,7 @@ impl WebhookEvent {
         WebhookEvent::BatchFailed,
         WebhookEvent::BatchExpired,
         WebhookEvent::BatchCancelled,
+        WebhookEvent::BatchProgress,
     ];
 
     /// The word used in JSON and the store.
@@ -129,6 +133,7 @@ impl WebhookEvent {
             WebhookEvent::BatchFailed => "batch.failed",
             WebhookEvent::BatchExpired => "batch.expired",
             WebhookEvent::BatchCancelled => "batch.cancelled",
+            WebhookEvent::BatchProgress => "batch.progress",
         }
     }
 }
@@ -142,7 +147,7 @@ impl fmt::Display for WebhookEvent {
 /// A word that is no event.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is no event; there are job.started, job.succeeded, job.failed, job.cancelled, job.expired, batch.completed, batch.failed, batch.expired and batch.cancelled"
+    "`{0}` is no event; there are job.started, job.succeeded, job.failed, job.cancelled, job.expired, batch.completed, batch.failed, batch.expired, batch.cancelled and batch.progress"
 )]
 pub struct BadWebhookEvent(String);
 
@@ -160,7 +165,7 @@ impl FromStr for WebhookEvent {
 pub struct Hook {
     /// Where to.
     pub url: String,
-    /// Of what; of everything, when empty.
+    /// Of what; when empty, of everything but progress.
     pub events: Vec<WebhookEvent>,
 }
 
@@ -213,7 +218,7 @@ pub struct NewWebhook {
     /// Where to. Without one it only holds the secret that signs for addresses named by jobs and batches: a tenant has one
     /// such, and making another gives the first.
     pub url: Option<String>,
-    /// Of what it is told; of everything, when empty.
+    /// Of what it is told; when empty, of everything but progress.
     pub events: Vec<WebhookEvent>,
     /// What people call it.
     pub description: String,
@@ -241,7 +246,7 @@ pub struct Webhook {
     pub tenant: TenantId,
     /// Where to; none for the tenant's secret alone.
     pub url: Option<String>,
-    /// Of what it is told; of everything, when empty.
+    /// Of what it is told; when empty, of everything but progress.
     pub events: Vec<WebhookEvent>,
     /// What people call it.
     pub description: String,
@@ -363,7 +368,8 @@ pub struct WebhookDelivery {
     pub event: WebhookEvent,
     /// To what.
     pub subject: Subject,
-    /// The order of the events of its subject: a later one has a greater number. A job starts with 1 and ends with 2.
+    /// The order of the events of its subject: a later one has a greater number. A job starts with 1 and ends with 2; a
+    /// batch ends with the number after its progress.
     pub sequence: u32,
     /// When it happened.
     pub at: Timestamp,
@@ -405,6 +411,8 @@ pub struct DueDelivery {
     pub delivery: WebhookDelivery,
     /// What signs it, the newest first; empty when the tenant has no secret yet.
     pub secrets: Vec<Secret>,
+    /// What it tells, when that was kept with it: progress, which is not read again later.
+    pub data: Option<serde_json::Value>,
 }
 
 /// One attempt of a delivery.

@@ -28,11 +28,13 @@ pub(crate) const RETENTION: &str = "retention";
 pub(crate) const SCHEDULES: &str = "schedules";
 /// Name of the work of telling webhooks.
 pub(crate) const WEBHOOKS: &str = "webhooks";
+/// Name of the work of telling how far batches are.
+pub(crate) const PROGRESS: &str = "progress";
 
 /// Lets another scheduler lead at once: ours end now. Where that fails they end by themselves.
 pub(crate) async fn give_back(store: &dyn JobStore, holder: &WorkerId) {
     let giving_back = async {
-        for work in [FEEDER, REAPER, ARCHIVER, BATCHES, RETENTION, SCHEDULES, WEBHOOKS] {
+        for work in [FEEDER, REAPER, ARCHIVER, BATCHES, RETENTION, SCHEDULES, WEBHOOKS, PROGRESS] {
             if let Err(err) = store.lead(work, holder, Duration::ZERO).await {
                 tracing::debug!(work, error = &err as &dyn std::error::Error, "a lead was not given back");
             }

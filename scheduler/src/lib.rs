@@ -13,6 +13,7 @@ mod lead;
 mod lines;
 mod pace;
 mod patience;
+mod progress;
 mod reaper;
 mod records;
 mod retention;
@@ -22,6 +23,7 @@ mod webhooks;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use contract::guard::Guard;
 use contract::{AdminStore, Bus, JobStore, Queue, Trajectories, WorkerId};
@@ -32,6 +34,7 @@ pub use crate::archiver::ArchiveConfig;
 use crate::archiver::Archiver;
 use crate::batches::Batches;
 use crate::feeder::Feeder;
+use crate::progress::Progress;
 use crate::reaper::Reaper;
 use crate::retention::Retention;
 use crate::schedules::Schedules;
@@ -56,6 +59,8 @@ pub struct Deps {
     pub trajectories: Trajectories,
     /// Which addresses webhooks may have.
     pub guard: Guard,
+    /// How often who asks for it is told how far a batch is.
+    pub progress_every: Duration,
     /// Who this scheduler is when it takes a lead; unique per start.
     pub holder: WorkerId,
 }
@@ -80,6 +85,7 @@ pub async fn run(deps: Deps, shutdown: impl Future) -> Result<(), SchedulerError
     loops.spawn(Reaper::new(deps.clone()).run());
     loops.spawn(Archiver::new(deps.clone()).run());
     loops.spawn(Batches::new(deps.clone()).run());
+    loops.spawn(Progress::new(deps.clone()).run());
     loops.spawn(Retention::new(deps.clone()).run());
     loops.spawn(Schedules::new(deps.clone()).run());
     loops.spawn(Webhooks::new(deps.clone()).run());

@@ -132,6 +132,7 @@ impl World {
             admin: self.store.clone(),
             trajectories: contract::Trajectories::default(),
             guard: contract::guard::Guard::default(),
+            progress_every: Duration::from_secs(30),
             queue: self.queue.clone(),
             bus: self.bus.clone(),
             objects: Arc::new(backends::local_objects(&self.folder.path().join("objects")).unwrap()),

@@ -59,6 +59,7 @@ impl World {
             admin: self.store.clone(),
             trajectories: contract::Trajectories::default(),
             guard: contract::guard::Guard::default(),
+            progress_every: Duration::from_secs(30),
             queue: Arc::new(InProcessQueue::new(8)),
             bus: Arc::new(InProcessBus::default()),
             objects: self.objects.clone(),

@@ -56,6 +56,7 @@ impl World {
             archive: ArchiveConfig::default(),
             trajectories: Trajectories::default(),
             guard: contract::guard::Guard::default(),
+            progress_every: Duration::from_secs(30),
             holder: WorkerId::unique(),
         };
         tokio::spawn(run(deps, std::future::pending::<()>()))

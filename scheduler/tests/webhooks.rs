@@ -153,6 +153,7 @@ impl World {
             archive: ArchiveConfig::default(),
             trajectories: Trajectories::default(),
             guard: Guard::allowing(&["127.0.0.1/32"]).unwrap(),
+            progress_every: Duration::from_secs(30),
             holder: WorkerId::unique(),
         };
         tokio::spawn(run(deps, std::future::pending::<()>()))

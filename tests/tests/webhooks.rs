@@ -252,6 +252,58 @@ async fn an_address_of_a_job_or_batch_alone_is_signed_with_the_tenants_secret() 
 }
 
 #[tokio::test]
+async fn who_asks_for_it_is_told_how_far_a_batch_is() {
+    const LINES: u64 = 3_000;
+    let (folder, data) = data_dir();
+    let settings = Settings { model: Some(tiny_model()), ..Settings::default() };
+    let settings = settings.with("PENSTOCK_WEBHOOKS__ALLOWED_NETWORKS", "[\"127.0.0.1/32\"]");
+    let server = Server::start(&data, &settings.with("PENSTOCK_WEBHOOKS__PROGRESS_SECONDS", 0));
+    let (client, receiver) = (server.client(), Receiver::start(0));
+    receiver.webhook(&client, "everything", json!({})).await;
+    let id = receiver.webhook(&client, "progress", json!({})).await;
+    let events = json!({"events": ["batch.progress", "batch.completed"]});
+    assert_eq!(client.post(&format!("/v1/webhooks/{id}"), &events).await.0, 200);
+
+    let body = json!({"model": "tiny", "prompt": "Hello", "max_tokens": 16});
+    let line = |n: u64| {
+        format!("{}\n", json!({"custom_id": format!("n{n}"), "method": "POST", "url": "/v1/completions", "body": body}))
+    };
+    let input = folder.path().join("in.jsonl");
+    std::fs::write(&input, (0..LINES).map(line).collect::<String>()).unwrap();
+    let mut submit = penstock();
+    submit.args(["batch", "submit", "--wait", "--json"]).arg(&input).env("PENSTOCK_SERVER", &server.address);
+    let output = submit.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let batch: Value = serde_json::from_slice(&output.stdout).unwrap();
+
+    let completed = verified(&receiver.wait("everything", 1).await[0]);
+    let n_events = completed["sequence"].as_u64().unwrap();
+    assert_eq!((&completed["type"], &completed["data"]["id"]), (&json!("batch.completed"), &batch["id"]));
+    assert!(n_events > 2, "{LINES} lines were done in no time: {completed}");
+    // Progress that was on its way when the next came is left out.
+    let begin = Instant::now();
+    let told: Vec<Value> = loop {
+        let told: Vec<Value> = receiver.seen("progress").await.iter().map(verified).collect();
+        if told.last().is_some_and(|last| last["sequence"] == n_events) {
+            break told;
+        }
+        assert!(begin.elapsed() < PATIENCE, "{told:#?}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    };
+    assert!(told.len() > 2, "{told:#?}");
+    assert_eq!(told.last().unwrap()["type"], "batch.completed");
+    for pair in told.windows(2) {
+        assert_eq!(pair[0]["type"], "batch.progress");
+        let status = pair[0]["data"]["status"].as_str();
+        assert!(matches!(status, Some("in_progress" | "finalizing")), "{pair:#?}");
+        assert!(pair[0]["sequence"].as_u64() < pair[1]["sequence"].as_u64(), "{pair:#?}");
+        let done = |body: &Value| body["data"]["request_counts"]["completed"].as_u64().unwrap();
+        assert!(done(&pair[0]) < done(&pair[1]) || pair[1]["type"] == "batch.completed", "{pair:#?}");
+    }
+    assert_eq!(receiver.seen("everything").await.len(), 1, "who does not name it is not told");
+}
+
+#[tokio::test]
 async fn what_fails_comes_again_a_redirect_leads_nowhere_and_gone_is_the_end() {
     let (_folder, data) = data_dir();
     let (server, receiver, elsewhere) = (serve(&data), Receiver::start(0), Receiver::start(0));

@@ -32,6 +32,7 @@ mod keys;
 mod lease;
 mod ledger;
 mod migrate;
+mod progress;
 mod read;
 mod reap;
 mod row;
@@ -56,6 +57,7 @@ use contract::{
     WorkerId,
 };
 use contract::{Audit, AuditFilter, UsageFilter, UsageLine};
+use serde_json::Value;
 use sqlx::ConnectOptions;
 use uuid::Uuid;
 
@@ -543,6 +545,14 @@ impl AdminStore for PostgresStore {
         hold: Duration,
     ) -> Result<Vec<DueDelivery>, StoreError> {
         self.db.once(&webhooks::Due { busy, each, limit, hold }).await
+    }
+
+    async fn batches_to_tell(&self, every: Duration, limit: u32) -> Result<Vec<Batch>, StoreError> {
+        self.db.read(&progress::ToTell { every, limit }).await
+    }
+
+    async fn tell_progress(&self, id: &BatchId, done: u64, data: &Value) -> Result<bool, StoreError> {
+        self.db.transact(&progress::Tell { id, done, data }).await
     }
 
     async fn end_attempt(&self, id: &DeliveryId, end: &AttemptEnd) -> Result<(), StoreError> {

@@ -280,7 +280,9 @@ impl Write for Due<'_> {
                 Some(text) => json::<Vec<KeptSecret>>("secrets", text)?,
                 None => Vec::new(),
             };
-            Ok(DueDelivery { secrets: KeptSecret::signing(&secrets, delivery.now).cloned().collect(), delivery })
+            let secrets = KeptSecret::signing(&secrets, delivery.now).cloned().collect();
+            let data = column::<Option<&str>>(row, "data")?.map(|text| json("data", text)).transpose()?;
+            Ok(DueDelivery { delivery, secrets, data })
         };
         rows.iter().map(due).collect()
     }

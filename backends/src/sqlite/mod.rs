@@ -17,6 +17,7 @@ mod keys;
 mod lead;
 mod lease;
 mod ledger;
+mod progress;
 mod read;
 mod reap;
 mod row;
@@ -42,6 +43,7 @@ use contract::{
     WorkerId,
 };
 use contract::{Audit, AuditFilter, UsageFilter, UsageLine};
+use serde_json::Value;
 use sqlx::migrate::Migrator;
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
 use sqlx::{ConnectOptions, SqlitePool};
@@ -517,6 +519,14 @@ impl AdminStore for SqliteStore {
         hold: Duration,
     ) -> Result<Vec<DueDelivery>, StoreError> {
         self.writer.submit(webhooks::Due { busy: busy.to_vec(), each, limit, hold }).await
+    }
+
+    async fn batches_to_tell(&self, every: Duration, limit: u32) -> Result<Vec<Batch>, StoreError> {
+        progress::to_tell(&self.readers, self.now(), every, limit).await.map_err(Fault::nothing_written)
+    }
+
+    async fn tell_progress(&self, id: &BatchId, done: u64, data: &Value) -> Result<bool, StoreError> {
+        self.writer.submit(progress::Tell { id: *id, done, data: data.clone() }).await
     }
 
     async fn end_attempt(&self, id: &DeliveryId, end: &AttemptEnd) -> Result<(), StoreError> {

@@ -254,7 +254,8 @@ impl Write for Due {
                     .execute(&mut *tx.conn)
                     .await?;
                 let secrets = KeptSecret::signing(&secrets, delivery.now).cloned().collect();
-                due.push(DueDelivery { delivery, secrets });
+                let data = column::<Option<String>>(row, "data")?.map(|text| json("data", &text)).transpose()?;
+                due.push(DueDelivery { delivery, secrets, data });
             }
         }
         Ok(due)

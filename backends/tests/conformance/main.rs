@@ -247,6 +247,7 @@ on_every_store!(store_webhooks:
     a_job_is_told_of_as_it_goes,
     each_end_of_a_job_is_told,
     a_batch_is_told_of_and_its_lines_are_not,
+    who_names_it_is_told_how_far_a_batch_is,
     what_is_due_is_taken_for_a_while,
     addresses_are_apart,
     attempts_are_kept_and_decide_what_follows,

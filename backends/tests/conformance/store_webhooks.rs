@@ -190,10 +190,8 @@ pub async fn each_end_of_a_job_is_told(t: &mut dyn StoreUnderTest) {
     assert_eq!(events, expected);
 }
 
-pub async fn a_batch_is_told_of_and_its_lines_are_not(t: &mut dyn StoreUnderTest) {
-    let admin = t.admin();
-    add(t, &new("https://all.example", &[])).await;
-    let batch = |webhook| NewBatch {
+fn batch(webhook: Option<Hook>) -> NewBatch {
+    NewBatch {
         id: BatchId::new(),
         tenant: tenant(),
         endpoint: Kind::Completion,
@@ -207,23 +205,99 @@ pub async fn a_batch_is_told_of_and_its_lines_are_not(t: &mut dyn StoreUnderTest
         only: None,
         webhook,
         idempotency: None,
+    }
+}
+
+/// Gives a line of a batch a job and ends that.
+async fn end_line(t: &dyn StoreUnderTest, batch: &NewBatch, line: u32) {
+    let job = NewJob {
+        class: Class::Bulk,
+        batch_line: Some((batch.id.0, line)),
+        custom_id: Some(format!("c{line}")),
+        ..job()
     };
-    let hook = Hook { url: "https://own.example".into(), events: vec![WebhookEvent::BatchCompleted] };
-    let (completed, failed) = (batch(Some(hook.clone())), batch(Some(hook)));
-    for batch in [&completed, &failed] {
+    t.store().accept(std::slice::from_ref(&job)).await.unwrap();
+    let leased = lease(&*t.store(), job.id, 0, "w").await.unwrap();
+    assert!(finish(&*t.store(), leased.lease, success()).await);
+}
+
+pub async fn who_names_it_is_told_how_far_a_batch_is(t: &mut dyn StoreUnderTest) {
+    const EVERY: Duration = Duration::from_secs(30);
+    let admin = t.admin();
+    let named = [WebhookEvent::BatchProgress, WebhookEvent::BatchFailed];
+    add(t, &new("https://all.example", &[])).await;
+    add(t, &new("https://named.example", &named)).await;
+    add(t, &NewWebhook { tenant: other(), ..new("https://c.example", &named) }).await;
+    let hook = Hook { url: "https://own.example".into(), events: named.to_vec() };
+    let (waiting, running) = (batch(Some(hook.clone())), batch(Some(hook)));
+    for batch in [&waiting, &running] {
         admin.add_batch(batch).await.unwrap().unwrap();
     }
-    assert!(admin.fail_batch(&failed.id, &[]).await.unwrap());
-    assert!(admin.begin_batch(&completed.id, "small", 1).await.unwrap());
-    let line =
-        NewJob { class: Class::Bulk, batch_line: Some((completed.id.0, 0)), custom_id: Some("c".into()), ..job() };
-    t.store().accept(std::slice::from_ref(&line)).await.unwrap();
-    let to = Cursor { line: 1, offset: 9 };
-    assert!(admin.batch_expanded(&completed.id, &[], Cursor::default(), to).await.unwrap());
-    let leased = lease(&*t.store(), line.id, 0, "w").await.unwrap();
-    assert!(finish(&*t.store(), leased.lease, success()).await);
-    assert!(admin.finalize_batch(&completed.id).await.unwrap());
-    let output = contract::NewFile {
+    assert!(admin.begin_batch(&running.id, "small", 3).await.unwrap());
+    let to_tell = async || {
+        let batches = admin.batches_to_tell(EVERY, 10).await.unwrap();
+        batches.iter().map(|batch| (batch.id, batch.counts.succeeded)).collect::<Vec<_>>()
+    };
+    let tell = async |done: u64| {
+        let data = serde_json::json!({"done": done, "of": "a \0 ü"});
+        admin.tell_progress(&running.id, done, &data).await.unwrap()
+    };
+    assert_eq!(to_tell().await, [(running.id, 0)]);
+    assert!(!tell(0).await, "nothing has happened yet");
+    assert_eq!(to_tell().await, [], "it was just looked at");
+    end_line(t, &running, 0).await;
+    t.advance(EVERY).await;
+    assert_eq!(to_tell().await, [(running.id, 1)]);
+    assert!(tell(1).await);
+    let first = due(t).await;
+    assert_eq!(first.len(), 2, "{first:?}");
+    for sent in &first {
+        assert_eq!(sent.data, Some(serde_json::json!({"done": 1, "of": "a \0 ü"})));
+        assert_eq!((sent.delivery.event, sent.delivery.sequence), (WebhookEvent::BatchProgress, 1));
+    }
+    // The one is there; the other still waits, and the next takes its place.
+    end(t, &first[0].delivery, Some(200), Then::Delivered).await;
+    end(t, &first[1].delivery, Some(500), Then::Retry(secs(60))).await;
+    end_line(t, &running, 1).await;
+    t.advance(EVERY).await;
+    assert!(tell(2).await);
+    assert!(!tell(2).await, "it was told of as many");
+    let event = |delivery: &WebhookDelivery| (delivery.event, delivery.sequence);
+    let second = due(t).await;
+    assert_eq!(
+        second.iter().map(|sent| event(&sent.delivery)).collect::<Vec<_>>(),
+        [(WebhookEvent::BatchProgress, 2), (WebhookEvent::BatchProgress, 2)]
+    );
+    assert_eq!(t.admin().delivery(&tenant(), &first[1].delivery.id).await.unwrap(), None);
+    end(t, &second[0].delivery, Some(200), Then::Delivered).await;
+
+    // After the end no progress is told, also none that is on its way.
+    let ended = BatchEnd { state: BatchState::Expired, output: None, errors: None };
+    assert!(admin.end_batch(&running.id, &ended).await.is_err(), "its files have no line");
+    assert!(admin.fail_batch(&waiting.id, &[]).await.unwrap());
+    let told_of = async |batch: &NewBatch| {
+        let told = told(t).await.into_iter().filter(|told| told.2 == Subject::Batch(batch.id));
+        told.map(|(url, event, _, sequence)| (url, event, sequence)).collect::<Vec<_>>()
+    };
+    let mut failed = told_of(&waiting).await;
+    failed.sort_unstable();
+    let fail = |url: &str| (url.to_owned(), WebhookEvent::BatchFailed, 1);
+    assert_eq!(failed, [fail("https://all.example"), fail("https://named.example"), fail("https://own.example")]);
+    end_line(t, &running, 2).await;
+    assert!(admin.batch_expanded(&running.id, &[], Cursor::default(), Cursor { line: 3, offset: 9 }).await.unwrap());
+    assert!(admin.finalize_batch(&running.id).await.unwrap());
+    let end_all = BatchEnd { state: BatchState::Completed, output: Some((output(), 3)), errors: None };
+    admin.end_batch(&running.id, &end_all).await.unwrap().unwrap();
+    t.advance(EVERY).await;
+    assert!(to_tell().await.is_empty() && !tell(3).await, "it has ended");
+    let of_all: Vec<_> = told_of(&running).await.into_iter().filter(|told| told.0 == "https://all.example").collect();
+    assert_eq!(of_all, [("https://all.example".to_owned(), WebhookEvent::BatchCompleted, 3)]);
+    let states: Vec<_> = told_of(&running).await.into_iter().map(|told| told.2).collect();
+    assert_eq!(states, [1, 2, 3], "what was on its way at the end is left out");
+}
+
+fn output() -> contract::NewFile {
+    contract::NewFile {
         id: FileId::new(),
         tenant: tenant(),
         filename: "o".into(),
@@ -231,8 +305,24 @@ pub async fn a_batch_is_told_of_and_its_lines_are_not(t: &mut dyn StoreUnderTest
         bytes: 1,
         expires_in: None,
         idempotency: None,
-    };
-    let end = BatchEnd { state: BatchState::Completed, output: Some((output, 1)), errors: None };
+    }
+}
+
+pub async fn a_batch_is_told_of_and_its_lines_are_not(t: &mut dyn StoreUnderTest) {
+    let admin = t.admin();
+    add(t, &new("https://all.example", &[])).await;
+    let hook = Hook { url: "https://own.example".into(), events: vec![WebhookEvent::BatchCompleted] };
+    let (completed, failed) = (batch(Some(hook.clone())), batch(Some(hook)));
+    for batch in [&completed, &failed] {
+        admin.add_batch(batch).await.unwrap().unwrap();
+    }
+    assert!(admin.fail_batch(&failed.id, &[]).await.unwrap());
+    assert!(admin.begin_batch(&completed.id, "small", 1).await.unwrap());
+    end_line(t, &completed, 0).await;
+    let to = Cursor { line: 1, offset: 9 };
+    assert!(admin.batch_expanded(&completed.id, &[], Cursor::default(), to).await.unwrap());
+    assert!(admin.finalize_batch(&completed.id).await.unwrap());
+    let end = BatchEnd { state: BatchState::Completed, output: Some((output(), 1)), errors: None };
     admin.end_batch(&completed.id, &end).await.unwrap().unwrap();
     let event = |url: &str, event, batch: &NewBatch| (url.to_owned(), event, Subject::Batch(batch.id), 1);
     let mut found = told(t).await;

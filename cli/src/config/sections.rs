@@ -47,11 +47,20 @@ pub struct Auth {
 }
 
 /// `[webhooks]`
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Webhooks {
     /// Private networks that webhooks may lead into, as in `10.0.0.0/8`.
     pub allowed_networks: Vec<String>,
+    /// How often who asks for `batch.progress` is told of a batch.
+    #[serde(rename = "progress_seconds", with = "seconds")]
+    pub progress_every: Duration,
+}
+
+impl Default for Webhooks {
+    fn default() -> Self {
+        Self { allowed_networks: Vec::new(), progress_every: Duration::from_secs(30) }
+    }
 }
 
 /// `[engine]`

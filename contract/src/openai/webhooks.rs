@@ -26,7 +26,7 @@ pub struct WebhookRequest {
     /// Where to: `https://…`.
     #[schema(example = "https://example.com/penstock", max_length = 2_048)]
     pub url: String,
-    /// Of what it is told. Default: of everything.
+    /// Of what it is told. Default: of everything but `batch.progress`.
     pub events: Option<Vec<WebhookEvent>>,
     /// What people call it, up to 200 characters.
     #[schema(max_length = 200)]
@@ -39,7 +39,7 @@ pub struct WebhookChangeRequest {
     /// Where to.
     #[schema(max_length = 2_048)]
     pub url: Option<String>,
-    /// Of what it is told; an empty list is everything.
+    /// Of what it is told; an empty list is everything but `batch.progress`.
     pub events: Option<Vec<WebhookEvent>>,
     /// What people call it.
     #[schema(max_length = 200)]
@@ -62,7 +62,7 @@ pub struct HookRequest {
     /// Where to: `https://…`. Signed with the secret of `GET /v1/webhooks/secret`.
     #[schema(example = "https://example.com/penstock", max_length = 2_048)]
     pub url: String,
-    /// Of what. Default: of everything.
+    /// Of what. Default: of everything but `batch.progress`.
     pub events: Option<Vec<WebhookEvent>>,
 }
 

@@ -161,8 +161,12 @@ impl Courier {
     }
 
     async fn attempt(&self, due: DueDelivery) -> Result<(), Fault> {
-        let DueDelivery { delivery, secrets } = due;
-        let data = match self.data(&delivery).await {
+        let DueDelivery { delivery, secrets, data } = due;
+        let data = match data {
+            Some(kept) => Ok(kept),
+            None => self.data(&delivery).await,
+        };
+        let data = match data {
             // Its time is over while what it tells of cannot be read.
             Err(err) if delivery.retry_until <= delivery.now => {
                 return self.give_up(&delivery, format!("what happened could not be read: {}", Chain(&err))).await;

@@ -30,7 +30,7 @@ taken AS (
     RETURNING deliveries.*
 )
 SELECT taken.id, taken.tenant, taken.webhook, taken.url, taken.event, taken.job, taken.batch, taken.sequence, taken.at,
-       taken.state, taken.attempts, taken.tries, taken.next_at, taken.retry_until, store_now($1) AS now, taken.seq,
+       taken.state, taken.attempts, taken.tries, taken.next_at, taken.retry_until, store_now($1) AS now, taken.seq, taken.data,
        (SELECT webhooks.secrets::text FROM webhooks
         WHERE webhooks.id = taken.webhook
            OR taken.webhook IS NULL AND webhooks.tenant = taken.tenant AND webhooks.url IS NULL

@@ -1,4 +1,4 @@
-SELECT id, tenant, webhook, url, event, job, batch, sequence, at, state, attempts, tries, next_at, retry_until,
+SELECT id, tenant, webhook, url, event, job, batch, sequence, at, state, attempts, tries, next_at, retry_until, data,
        (SELECT webhooks.secrets FROM webhooks
         WHERE webhooks.id = deliveries.webhook
            OR deliveries.webhook IS NULL AND webhooks.tenant = deliveries.tenant AND webhooks.url IS NULL
