@@ -7,6 +7,7 @@
 
 mod auth;
 mod body;
+mod depth;
 mod error;
 mod follow;
 mod frame;
@@ -43,7 +44,7 @@ pub struct Deps {
     pub admin: Arc<dyn AdminStore>,
     /// Calls need a key even before the first one is made.
     pub needs_key: bool,
-    /// Where wake-ups of interactive jobs go.
+    /// Where wake-ups of interactive jobs go while it is shallow.
     pub queue: Arc<dyn Queue>,
     /// Tokens while they come, signals, and signs of life of workers.
     pub bus: Arc<dyn Bus>,

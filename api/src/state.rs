@@ -11,6 +11,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::Deps;
 use crate::auth::Keyring;
+use crate::depth::Depths;
 use crate::error::ApiError;
 use crate::quota::Quotas;
 use crate::stats::Counters;
@@ -27,6 +28,8 @@ pub(crate) struct Shared {
     pub keyring: Keyring,
     /// What each tenant may use, and has used.
     pub quotas: Arc<Quotas>,
+    /// How deep the queues are, and so who publishes a job.
+    pub depths: Depths,
     /// Who waits for the end of which job.
     pub waiters: Arc<Waiters>,
     /// The shutdown began: long polls answer what they have, readiness is false.
@@ -58,6 +61,7 @@ impl AppState {
         Self(Arc::new(Shared {
             keyring: Keyring::new(deps.admin.clone(), deps.needs_key),
             quotas: Arc::new(Quotas::new(deps.admin.clone())),
+            depths: Depths::of(deps.queue.clone()),
             deps,
             waiters,
             draining: CancellationToken::new(),

@@ -161,11 +161,12 @@ pub(crate) async fn submit(
 
 async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: bool) -> Result<Submitted, ApiError> {
     let (is_waited_for, is_keyed) = (submission.is_waited_for, submission.idempotency.is_some());
-    let job = new_job(state, submission)?;
+    let mut job = new_job(state, submission)?;
     if is_waited_for && !state.deps.queue.is_reachable() {
         return Err(ApiError::QueueAway { kept: false });
     }
     let queue = QueueId { release: job.release.clone(), class: job.class };
+    let places = state.depths.take_places(std::slice::from_mut(&mut job));
     let answers = state.deps.store.accept(std::slice::from_ref(&job)).await?;
     let accepted = match answers.into_iter().next() {
         Some(answer) => answer.map_err(|refused| refusal(state, refused))?,
@@ -179,6 +180,9 @@ async fn accept(state: &AppState, submission: Submission, cancel_on_hang_up: boo
         if !accepted.held && job.delay.is_zero() {
             let wakes = [(queue, Wake { job: accepted.job, attempt: 0 })];
             let is_known = make_known(state, &wakes, job.published_by_caller).await;
+            if is_known {
+                places.published();
+            }
             if !is_known && is_waited_for {
                 // The feeder would bring it on its way one day; a client that waits for it now is told the truth. With a
                 // key the job stays, and a repeat of the call finds it.
@@ -210,10 +214,9 @@ pub(crate) fn refusal(state: &AppState, refused: Refused) -> ApiError {
     }
 }
 
-/// The row of a submission.
+/// The row of a submission, left to the feeder unless [`crate::depth::Depths::take_places`] says otherwise.
 pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob, ApiError> {
     let release = state.model(&submission.request.model)?.release;
-    let published_by_caller = submission.class == Class::Interactive && submission.delay.is_zero();
     let seed = match submission.request.sampling.seed {
         Some(seed) => seed,
         // 53 bits: a number that every JSON reader shows exactly, so that it can be sent again.
@@ -242,19 +245,20 @@ pub(crate) fn new_job(state: &AppState, submission: Submission) -> Result<NewJob
         on_failure: submission.on_failure,
         traceparent: submission.traceparent,
         idempotency: submission.idempotency,
-        published_by_caller,
+        published_by_caller: false,
     })
 }
 
-/// Interactive jobs are published at once; the others are the feeder's, which is told to look. All are of one queue.
-/// False when nobody knows whether the queue has them: it is away.
+/// Jobs that have a place in the queue are published at once; the others are the feeder's, which is told to look. All are
+/// of one queue. False when nobody knows whether the queue has them, or surely it does not get them now: it is away.
 pub(crate) async fn make_known(state: &AppState, wakes: &[(QueueId, Wake)], publish: bool) -> bool {
     let deps = &state.deps;
     let Some((queue, _)) = wakes.first() else { return true };
     let queue = queue.clone();
     if !publish {
         deps.bus.tell(Signal::Due { queue }).await;
-        return true;
+        // The feeder has the same way to it.
+        return deps.queue.is_reachable();
     }
     let answers = deps.queue.publish(wakes).await;
     let answers = answers.into_iter().chain(std::iter::repeat(Published::Unknown));

@@ -150,8 +150,8 @@ pub(super) async fn create(
         let state = state.clone();
         async move {
             match all_or_none {
-                true => accept_all(&state, &jobs).await,
-                false => accept(&state, &indices, &jobs).await,
+                true => accept_all(&state, &mut jobs).await,
+                false => accept(&state, &indices, &mut jobs).await,
             }
         }
     });
@@ -210,7 +210,8 @@ fn prepare(
 }
 
 /// Accepts all of the jobs of a call, which are then all at their places, or none.
-async fn accept_all(state: &AppState, jobs: &[NewJob]) -> Result<Vec<(usize, Result<JobId, ApiError>)>, ApiError> {
+async fn accept_all(state: &AppState, jobs: &mut [NewJob]) -> Result<Vec<(usize, Result<JobId, ApiError>)>, ApiError> {
+    let places = state.depths.take_places(jobs);
     match state.deps.store.accept_all(jobs).await? {
         Ok(accepted) => {
             let mut made = MadeKnown::default();
@@ -220,6 +221,7 @@ async fn accept_all(state: &AppState, jobs: &[NewJob]) -> Result<Vec<(usize, Res
             });
             let answers = answers.collect();
             made.tell(state).await;
+            places.published();
             Ok(answers)
         }
         Err((nth, refused)) => {
@@ -264,11 +266,12 @@ impl MadeKnown {
 async fn accept(
     state: &AppState,
     indices: &[usize],
-    jobs: &[NewJob],
+    jobs: &mut [NewJob],
 ) -> Result<Vec<(usize, Result<JobId, ApiError>)>, ApiError> {
     let mut answers = Vec::with_capacity(jobs.len());
-    for (nth, group) in jobs.chunks(GROUP).enumerate() {
-        let places = &indices[nth * GROUP..];
+    for (nth, group) in jobs.chunks_mut(GROUP).enumerate() {
+        let indices_of_group = &indices[nth * GROUP..];
+        let places = state.depths.take_places(group);
         let accepted = match state.deps.store.accept(group).await {
             Ok(accepted) => accepted,
             Err(error) if answers.is_empty() => return Err(error.into()),
@@ -282,7 +285,7 @@ async fn accept(
             }
         };
         let mut made = MadeKnown::default();
-        for ((index, job), answer) in places.iter().zip(group).zip(accepted) {
+        for ((index, job), answer) in indices_of_group.iter().zip(&*group).zip(accepted) {
             match answer {
                 Ok(accepted) => {
                     made.add(state, job, &accepted);
@@ -292,6 +295,7 @@ async fn accept(
             }
         }
         made.tell(state).await;
+        places.published();
     }
     Ok(answers)
 }

@@ -21,9 +21,9 @@ use crate::support::{Answer, MODEL, World, request};
 struct Away;
 
 /// A broker behind a cut line.
-struct AwayBroker {
+pub struct AwayBroker {
     /// False: it goes away just now, and nobody has noticed.
-    is_known: bool,
+    pub is_known: bool,
 }
 
 #[async_trait]
@@ -84,7 +84,7 @@ impl Bus for Away {
     }
 }
 
-async fn answer(router: axum::Router, request: Request<Body>) -> Answer {
+pub async fn answer(router: axum::Router, request: Request<Body>) -> Answer {
     let (parts, body) = router.oneshot(request).await.unwrap().into_parts();
     let bytes = axum::body::to_bytes(body, 64 << 20).await.unwrap();
     Answer { status: parts.status, headers: parts.headers, text: String::from_utf8(bytes.to_vec()).unwrap() }

@@ -16,6 +16,7 @@ mod refusals;
 mod retention;
 mod schedules;
 mod sequences;
+mod shares;
 mod streams;
 mod support;
 mod sync_calls;

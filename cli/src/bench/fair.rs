@@ -46,7 +46,7 @@ pub struct FairArgs {
     /// Milliseconds from one job of B to the next
     #[arg(long, default_value_t = 1_000, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     every_ms: u64,
-    /// Class of all jobs: standard or bulk
+    /// Class of all jobs; interactive ones are all left to the feeder, as the API does while others wait
     #[arg(long, default_value = "standard", value_name = "CLASS")]
     class: Class,
     /// Print JSON on stdout
@@ -91,11 +91,6 @@ struct Row {
 /// # Errors
 /// The backends cannot be used, or the arguments make no sense.
 pub async fn run(args: &FairArgs, config: &ConfigArgs) -> anyhow::Result<bool> {
-    if args.class == Class::Interactive {
-        bail!(
-            "--class is standard or bulk: interactive jobs go into the queue as they come, and tenants take no turns"
-        );
-    }
     if args.jobs == 0 || args.seconds == 0 {
         bail!("--jobs and --seconds are at least 1");
     }
@@ -220,7 +215,7 @@ impl Bench {
         }
     }
 
-    /// Accepts jobs and makes them known, as the API does.
+    /// Accepts jobs and leaves them to the feeder, as the API does; interactive ones where the queue is not shallow.
     async fn accept(&self, jobs: &[NewJob]) -> anyhow::Result<()> {
         for answer in self.parts.backends.store.accept(jobs).await? {
             answer.map_err(|refused| anyhow!("a job was refused: {refused:?}"))?;

@@ -47,7 +47,7 @@ pub struct QueueArgs {
     /// Jobs of one call in the row of bulk submits; 0 leaves the row out
     #[arg(long, default_value_t = 500, value_name = "N")]
     bulk: usize,
-    /// Class of the jobs: interactive is published by the API, standard and bulk by the feeder
+    /// Class of the jobs: interactive is published by the API while its queue is shallow, standard and bulk by the feeder
     #[arg(long, default_value = "interactive", value_name = "CLASS")]
     class: Class,
     /// Print JSON on stdout
