@@ -44,6 +44,8 @@ pub(crate) enum ApiError {
     FileNotFound { id: String },
     #[error("the file `{id}` has expired, and its content is gone")]
     FileExpired { id: String },
+    #[error("the batch's input file `{id}` was deleted: upload it again, and make a new batch of it")]
+    InputDeleted { id: String },
     #[error(
         "the file `{id}` is read by a batch that has not ended, or used by an enabled schedule: cancel the batch or wait for \
          its end, and disable or delete the schedule"
@@ -175,6 +177,7 @@ impl ApiError {
             ApiError::KeyNotFound { .. } => ErrorKind::KeyNotFound,
             ApiError::FileNotFound { .. } => ErrorKind::FileNotFound,
             ApiError::FileExpired { .. } => ErrorKind::FileExpired,
+            ApiError::InputDeleted { .. } => ErrorKind::FileDeleted,
             ApiError::FileInUse { .. } => ErrorKind::FileInUse,
             ApiError::NoForm => ErrorKind::UnsupportedMediaType,
             ApiError::BatchNotFound { .. } => ErrorKind::BatchNotFound,

@@ -30,6 +30,8 @@ pub enum ErrorKind {
     FileNotFound,
     /// The file's time is over.
     FileExpired,
+    /// The file was there, and somebody deleted it.
+    FileDeleted,
     /// A batch reads the file, or an enabled schedule uses it.
     FileInUse,
     /// No such batch of this tenant.
@@ -145,6 +147,8 @@ impl ErrorKind {
             ErrorKind::KeyNotFound => look(404, INVALID, "key_not_found"),
             ErrorKind::FileNotFound => look(404, INVALID, "file_not_found"),
             ErrorKind::FileExpired => look(410, INVALID, "file_expired"),
+            // Gone for good as well; a 404 of a call about a batch says that the batch is not there.
+            ErrorKind::FileDeleted => look(410, INVALID, "file_deleted"),
             ErrorKind::FileInUse => final_look(409, INVALID, "file_in_use"),
             ErrorKind::BatchNotFound => look(404, INVALID, "batch_not_found"),
             ErrorKind::BatchAlreadyEnded => final_look(409, INVALID, "batch_already_ended"),
@@ -250,6 +254,7 @@ mod tests {
             (ErrorKind::MissingScope, 403, "missing_scope", None),
             (ErrorKind::ModelNotFound, 404, "model_not_found", None),
             (ErrorKind::JobEmptied, 410, "job_emptied", None),
+            (ErrorKind::FileDeleted, 410, "file_deleted", None),
             (ErrorKind::NoTrajectory, 404, "no_trajectory", None),
             (ErrorKind::JobAlreadyEnded, 409, "job_already_ended", Some(false)),
             (ErrorKind::JobNotEnded, 409, "job_not_ended", Some(false)),
