@@ -20,8 +20,6 @@ const LOOK: Duration = Duration::from_secs(5);
 const FILES: u32 = 500;
 /// How long the log of webhooks goes back: 30 days.
 const DELIVERIES_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
-/// Changes of the usage ledger that are summed up at once.
-const CHANGES: u32 = 10_000;
 /// Objects deleted at the same time.
 const DELETES: usize = 16;
 
@@ -98,7 +96,6 @@ impl Retention {
         while self.deps.admin.forget_deliveries(DELIVERIES_KEPT, FILES).await? == u64::from(FILES)
             && self.lead.is_ours().await?
         {}
-        while self.deps.admin.fold_usage(CHANGES).await? == u64::from(CHANGES) && self.lead.is_ours().await? {}
         match fault {
             // A full page: there is more.
             None => Ok(emptied.len() == FILES as usize),
