@@ -252,12 +252,11 @@ impl ApiError {
 
     /// The envelope; also the data of an error inside a stream.
     pub fn envelope(&self) -> ErrorEnvelope {
-        let message = match self {
+        match self {
             // The worker's words are for the client when the request is at fault.
-            ApiError::JobFailed(error) if error.code.is_clients_fault() => error.message.clone(),
-            other => other.to_string(),
-        };
-        ErrorEnvelope::new(self.kind(), message, self.param())
+            ApiError::JobFailed(error) if error.code.is_clients_fault() => ErrorEnvelope::of_failed_job(Some(error)).1,
+            other => ErrorEnvelope::new(other.kind(), other.to_string(), other.param()),
+        }
     }
 
     /// Writes what the client is not shown to the log.

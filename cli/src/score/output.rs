@@ -6,9 +6,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::Context;
+use contract::openai::ErrorEnvelope;
 use contract::openai::batches::OutputLine;
 use contract::openai::views::result_body;
-use contract::openai::{ErrorEnvelope, ErrorKind};
 use contract::{Job, JobState, Record};
 use serde_json::{Value, json};
 
@@ -144,10 +144,10 @@ impl Line {
                 Self::new(place, &id, response(200, body), Value::Null)
             }
             (None, Some(error)) if job.state == JobState::Failed => {
-                let kind = ErrorKind::of_job_error(error);
-                let envelope = ErrorEnvelope::new(kind, at_line(place, &error.message), error.param.clone());
+                let (status, mut envelope) = ErrorEnvelope::of_failed_job(Some(error));
+                envelope.error.message = at_line(place, &envelope.error.message);
                 let body = serde_json::to_value(envelope).unwrap_or_default();
-                Self::new(place, &id, response(kind.look().status, body), Value::Null)
+                Self::new(place, &id, response(status, body), Value::Null)
             }
             _ => {
                 let code = match job.state {

@@ -239,6 +239,15 @@ impl ErrorEnvelope {
             },
         }
     }
+
+    /// What a job that failed is answered with, in the worker's own words, behind the HTTP status; `None` where nobody says
+    /// why it failed.
+    pub fn of_failed_job(error: Option<&JobError>) -> (u16, Self) {
+        let kind = error.map_or(ErrorKind::JobFailed, ErrorKind::of_job_error);
+        let message = error.map_or("the job failed", |error| error.message.as_str());
+        let envelope = Self::new(kind, message, error.and_then(|error| error.param.clone()));
+        (kind.look().status, envelope)
+    }
 }
 
 #[cfg(test)]
@@ -295,8 +304,11 @@ mod tests {
             ErrorCode::StorageFailed,
             ErrorCode::Quarantined,
         ] {
-            let status = ErrorKind::of_job_error(&JobError::new(code, "x")).look().status;
+            let (status, envelope) = ErrorEnvelope::of_failed_job(Some(&JobError::new(code, "x").with_param("p")));
             assert_eq!(status, if code.is_clients_fault() { 400 } else { 502 }, "{code:?}");
+            assert_eq!((envelope.error.message.as_str(), envelope.error.param.as_deref()), ("x", Some("p")));
         }
+        let (status, envelope) = ErrorEnvelope::of_failed_job(None);
+        assert_eq!((status, envelope.error.code.as_deref()), (502, Some("job_failed")));
     }
 }
