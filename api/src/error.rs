@@ -44,6 +44,8 @@ pub(crate) enum ApiError {
     FileNotFound { id: String },
     #[error("the file `{id}` has expired, and its content is gone")]
     FileExpired { id: String },
+    #[error("the batch's input file `{id}` was deleted: upload it again, and make a new batch of it")]
+    InputDeleted { id: String },
     #[error(
         "the file `{id}` is read by a batch that has not ended, or used by an enabled schedule: cancel the batch or wait for \
          its end, and disable or delete the schedule"
@@ -175,6 +177,7 @@ impl ApiError {
             ApiError::KeyNotFound { .. } => ErrorKind::KeyNotFound,
             ApiError::FileNotFound { .. } => ErrorKind::FileNotFound,
             ApiError::FileExpired { .. } => ErrorKind::FileExpired,
+            ApiError::InputDeleted { .. } => ErrorKind::FileDeleted,
             ApiError::FileInUse { .. } => ErrorKind::FileInUse,
             ApiError::NoForm => ErrorKind::UnsupportedMediaType,
             ApiError::BatchNotFound { .. } => ErrorKind::BatchNotFound,
@@ -249,12 +252,11 @@ impl ApiError {
 
     /// The envelope; also the data of an error inside a stream.
     pub fn envelope(&self) -> ErrorEnvelope {
-        let message = match self {
+        match self {
             // The worker's words are for the client when the request is at fault.
-            ApiError::JobFailed(error) if error.code.is_clients_fault() => error.message.clone(),
-            other => other.to_string(),
-        };
-        ErrorEnvelope::new(self.kind(), message, self.param())
+            ApiError::JobFailed(error) if error.code.is_clients_fault() => ErrorEnvelope::of_failed_job(Some(error)).1,
+            other => ErrorEnvelope::new(other.kind(), other.to_string(), other.param()),
+        }
     }
 
     /// Writes what the client is not shown to the log.

@@ -183,6 +183,9 @@ pub trait AdminStore: ScheduleStore + SegmentStore {
     /// Puts up to `limit` changes of the ledger that wait, in stores where they do, into its days, so that reading stays
     /// short. Answers how many; what is read is the same before and after.
     async fn fold_usage(&self, limit: u32) -> Result<u64, StoreError>;
+    /// Forgets up to `limit` places of tenants in queues that are not ahead of the queue's clock, where whoever has no place
+    /// stands too. Answers how many; what [`JobStore::due`] gives is the same before and after.
+    async fn forget_shares(&self, limit: u32) -> Result<u64, StoreError>;
     /// Holds what was accepted against what became of it, as it all was at one moment.
     async fn audit(&self, filter: &AuditFilter) -> Result<Audit, StoreError>;
 

@@ -23,7 +23,8 @@ pub(crate) const ARCHIVER: &str = "archiver";
 pub(crate) const BATCHES: &str = "batches";
 /// Name of the work of removing what is past its time.
 pub(crate) const RETENTION: &str = "retention";
-
+/// Name of the work of summing up the usage ledger.
+pub(crate) const LEDGER: &str = "ledger";
 /// Name of the work of making the batches of schedules.
 pub(crate) const SCHEDULES: &str = "schedules";
 /// Name of the work of telling webhooks.
@@ -34,7 +35,7 @@ pub(crate) const PROGRESS: &str = "progress";
 /// Lets another scheduler lead at once: ours end now. Where that fails they end by themselves.
 pub(crate) async fn give_back(store: &dyn JobStore, holder: &WorkerId) {
     let giving_back = async {
-        for work in [FEEDER, REAPER, ARCHIVER, BATCHES, RETENTION, SCHEDULES, WEBHOOKS, PROGRESS] {
+        for work in [FEEDER, REAPER, ARCHIVER, BATCHES, RETENTION, LEDGER, SCHEDULES, WEBHOOKS, PROGRESS] {
             if let Err(err) = store.lead(work, holder, Duration::ZERO).await {
                 tracing::debug!(work, error = &err as &dyn std::error::Error, "a lead was not given back");
             }

@@ -1,6 +1,7 @@
 //! Everything that happens to a job while nobody is holding it: the feeder moves due rows into bounded queues, the
 //! reaper ends what is past its deadline and rescues what dead workers held, the archiver rolls the records of ended
-//! jobs into segments of trajectories, batches go from their files to their results, and webhooks are told.
+//! jobs into segments of trajectories, batches go from their files to their results, webhooks are told, the usage ledger is
+//! summed up, and what was kept for a time goes.
 //!
 //! It knows the ports only: no SQL, no HTTP, no model. Several schedulers may run; a lead in the store lets one of
 //! them do each work, and every action is a compare-and-set all the same.
@@ -10,6 +11,7 @@ mod batches;
 mod emptying;
 mod feeder;
 mod lead;
+mod ledger;
 mod lines;
 mod pace;
 mod patience;
@@ -34,6 +36,7 @@ pub use crate::archiver::ArchiveConfig;
 use crate::archiver::Archiver;
 use crate::batches::Batches;
 use crate::feeder::Feeder;
+use crate::ledger::Ledger;
 use crate::progress::Progress;
 use crate::reaper::Reaper;
 use crate::retention::Retention;
@@ -87,6 +90,7 @@ pub async fn run(deps: Deps, shutdown: impl Future) -> Result<(), SchedulerError
     loops.spawn(Batches::new(deps.clone()).run());
     loops.spawn(Progress::new(deps.clone()).run());
     loops.spawn(Retention::new(deps.clone()).run());
+    loops.spawn(Ledger::new(deps.clone()).run());
     loops.spawn(Schedules::new(deps.clone()).run());
     loops.spawn(Webhooks::new(deps.clone()).run());
     let mut shutdown = pin!(shutdown);

@@ -8,6 +8,7 @@ use contract::{FileId, StoreError};
 use futures::{StreamExt, stream};
 use object_store::ObjectStoreExt;
 use object_store::path::Path;
+use tokio::time::Instant;
 
 use crate::Deps;
 use crate::emptying;
@@ -20,8 +21,10 @@ const LOOK: Duration = Duration::from_secs(5);
 const FILES: u32 = 500;
 /// How long the log of webhooks goes back: 30 days.
 const DELIVERIES_KEPT: Duration = Duration::from_secs(30 * 24 * 3_600);
-/// Changes of the usage ledger that are summed up at once.
-const CHANGES: u32 = 10_000;
+/// How often tenants are forgotten that are not ahead in their queues: seldom, since who has more to do is known again at once.
+const SHARES_EVERY: Duration = Duration::from_secs(600);
+/// Of them at once.
+const SHARES: u32 = 1_000;
 /// Objects deleted at the same time.
 const DELETES: usize = 16;
 
@@ -39,12 +42,14 @@ pub(crate) struct Retention {
     deps: Deps,
     lead: Lead,
     patience: Patience,
+    /// When shares are forgotten next.
+    shares_at: Instant,
 }
 
 impl Retention {
     pub(crate) fn new(deps: Deps) -> Self {
         let lead = Lead::new(deps.store.clone(), lead::RETENTION, deps.holder.clone());
-        Self { deps, lead, patience: Patience::new("retention") }
+        Self { deps, lead, patience: Patience::new("retention"), shares_at: Instant::now() }
     }
 
     pub(crate) async fn run(mut self) -> Infallible {
@@ -70,6 +75,10 @@ impl Retention {
         // What goes wrong with one kind must not keep the other.
         let more_jobs = emptying::empty(&self.deps).await;
         let more_files = self.files().await?;
+        if self.shares_at <= Instant::now() {
+            while self.deps.admin.forget_shares(SHARES).await? == u64::from(SHARES) && self.lead.is_ours().await? {}
+            self.shares_at = Instant::now() + SHARES_EVERY;
+        }
         Ok(Some(if more_jobs? || more_files { Left::More } else { Left::Nothing }))
     }
 
@@ -98,7 +107,6 @@ impl Retention {
         while self.deps.admin.forget_deliveries(DELIVERIES_KEPT, FILES).await? == u64::from(FILES)
             && self.lead.is_ours().await?
         {}
-        while self.deps.admin.fold_usage(CHANGES).await? == u64::from(CHANGES) && self.lead.is_ours().await? {}
         match fault {
             // A full page: there is more.
             None => Ok(emptied.len() == FILES as usize),

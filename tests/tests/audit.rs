@@ -93,7 +93,7 @@ async fn what_processes_used_is_counted_at_once_and_summed_up_later() {
         run(at, &SUBMIT, 0);
         assert_eq!(counted(), (n, n));
     }
-    // The scheduler looks every few seconds.
+    // The scheduler looks every second.
     let mut conn = PgConnection::connect(&cluster.database).await.unwrap();
     let since = Instant::now();
     loop {

@@ -171,3 +171,26 @@ fn the_dataset_is_never_its_own_output() {
         assert_eq!(std::fs::read_to_string(&input).unwrap(), lines);
     }
 }
+
+#[test]
+fn an_output_that_another_run_writes_to_is_left_as_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    let (input, output) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
+    std::fs::write(&input, "{\"prompt\": \"Hi\", \"max_tokens\": 1}\n").unwrap();
+    let half = "{\"id\":\"batch_req_job_1\",\"cus";
+    std::fs::write(&output, half).unwrap();
+    let other = std::fs::File::options().write(true).open(&output).unwrap();
+    other.try_lock().unwrap();
+    let run = |more: &[&str]| penstock().arg("score").arg(&input).arg("-o").arg(&output).args(more).output().unwrap();
+    for more in [&[][..], &["--overwrite"]] {
+        let refused = run(more);
+        let message = String::from_utf8_lossy(&refused.stderr);
+        assert!(!refused.status.success() && message.contains("another penstock is writing to"), "{message}");
+        assert_eq!(std::fs::read_to_string(&output).unwrap(), half);
+        assert!(!folder.path().join("out.jsonl.penstock").exists());
+    }
+    drop(other);
+    let ran = run(&["--overwrite"]);
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    assert_eq!(n_lines(&output), 1);
+}

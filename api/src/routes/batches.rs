@@ -182,7 +182,7 @@ pub(super) async fn progress(
         (status = 400, description = "A field is wrong; `param` names it", body = ErrorEnvelope),
         (status = 404, description = "No such batch", body = ErrorEnvelope),
         (status = 409, description = "It has not ended, or every line has a result", body = ErrorEnvelope),
-        (status = 410, description = "Its input file is gone", body = ErrorEnvelope),
+        (status = 410, description = "Its input file has expired, or was deleted; `code` says which", body = ErrorEnvelope),
         (status = 413, description = "The body is too large", body = ErrorEnvelope),
         (status = 415, description = "The body is not declared as JSON", body = ErrorEnvelope),
         (status = 422, description = "The key was used with another body", body = ErrorEnvelope),
@@ -208,10 +208,11 @@ pub(super) async fn resubmit(
     if !batch.state.is_terminal() {
         return Err(ApiError::BatchNotEnded { state: batch.state });
     }
-    let expired = || ApiError::FileExpired { id: batch.input.to_string() };
-    let file = state.deps.admin.file(&caller.tenant, &batch.input).await?.ok_or_else(expired)?;
-    if file.has_expired() {
-        return Err(expired());
+    match state.deps.admin.file(&caller.tenant, &batch.input).await? {
+        // A file keeps its row when its time is over: what has none was deleted.
+        None => return Err(ApiError::InputDeleted { id: batch.input.to_string() }),
+        Some(file) if file.has_expired() => return Err(ApiError::FileExpired { id: batch.input.to_string() }),
+        Some(_) => {}
     }
     // Of one that ended before its lines were counted, all lines are without a result.
     let only = match batch.total {

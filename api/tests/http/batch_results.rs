@@ -1,5 +1,7 @@
 //! What a batch says while it runs: results, progress; and running again what failed. The test plays scheduler and worker.
 
+use std::sync::atomic::Ordering;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
 use contract::{
@@ -7,7 +9,7 @@ use contract::{
 };
 use serde_json::{Value, json};
 
-use crate::files::{members, uploaded};
+use crate::files::{delete, members, uploaded};
 use crate::support::{Answer, MODEL, World, model};
 
 /// A batch in progress of five lines: jobs 0 to 3, and line 4 refused.
@@ -134,7 +136,7 @@ async fn progress_adds_up() {
     let running = world.lease(Class::Bulk).await;
     assert_eq!(running.lease.job, jobs[1].id);
     // Lines have ended in no time: a second goes by.
-    world.ahead.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed);
+    world.ahead.fetch_add(1_000, Ordering::Relaxed);
     let shown = world.get(&format!("/v1/batches/{id}/progress")).await.json();
     let expected = json!({"object": "batch.progress", "id": id.to_string(), "status": "in_progress", "run_after": null,
         "total": 5, "expanded": 5, "queued": 2, "running": 1, "succeeded": 1, "failed": 1, "cancelled": 0, "expired": 0,
@@ -250,6 +252,30 @@ async fn a_batch_that_ended_before_its_lines_were_counted_is_run_whole() {
 }
 
 #[tokio::test]
+async fn a_batch_whose_file_is_gone_is_not_run_again_and_says_why() {
+    let world = World::new().await;
+    let ended = async || {
+        let id = fresh_batch(&world).await;
+        let end = BatchEnd { state: BatchState::Cancelled, output: None, errors: None };
+        world.store.end_batch(&id, &end).await.unwrap().unwrap();
+        let input = world.get(&format!("/v1/batches/{id}")).await.json()["input_file_id"].as_str().unwrap().to_owned();
+        (id, input)
+    };
+    let (deleted, its_input) = ended().await;
+    assert_eq!(delete(&world, &format!("/v1/files/{its_input}")).await.status, StatusCode::OK);
+    let answer = resubmit(&world, &deleted).await;
+    assert_eq!((answer.status, answer.code()), (StatusCode::GONE, "file_deleted".to_owned()));
+    let message = answer.json()["error"]["message"].as_str().unwrap().to_owned();
+    assert!(message.contains(&its_input) && message.contains("upload it again"), "{message}");
+
+    let (expired, _) = ended().await;
+    // A second after the life that files have by default.
+    world.ahead.store((30 * 24 * 3_600 + 1) * 1_000, Ordering::Relaxed);
+    let answer = resubmit(&world, &expired).await;
+    assert_eq!((answer.status, answer.code()), (StatusCode::GONE, "file_expired".to_owned()));
+}
+
+#[tokio::test]
 async fn what_is_for_later_says_so() {
     let world = World::new().await;
     let input = uploaded(&world, b"{}\n").await;
@@ -281,7 +307,7 @@ async fn what_is_for_later_says_so() {
     let queue = contract::QueueId { release: model().release, class: Class::Interactive };
     assert_eq!(contract::Queue::ready(&*world.queue, &queue).await.unwrap(), 0, "nobody is woken before its time");
     assert_eq!(world.store.due(&queue, 10).await.unwrap(), []);
-    world.ahead.fetch_add(3_601_000, std::sync::atomic::Ordering::Relaxed);
+    world.ahead.fetch_add(3_601_000, Ordering::Relaxed);
     assert_eq!(world.store.due(&queue, 10).await.unwrap().len(), 1);
     for extra in [json!({"run_after": "tomorrow"}), json!({"sequence_key": "s"})] {
         let refused = world.post("/v1/jobs", &job(extra)).await;
@@ -297,7 +323,7 @@ async fn a_result_whose_time_is_over_is_there_until_the_batch_has_ended() {
     for job in &jobs[1..] {
         world.store.cancel(&TenantId::local(), &job.id).await.unwrap();
     }
-    world.ahead.fetch_add(60_000, std::sync::atomic::Ordering::Relaxed);
+    world.ahead.fetch_add(60_000, Ordering::Relaxed);
     let first = async || {
         let (_, lines) = results(&world, &id, "").await;
         lines.into_iter().find(|line| line["custom_id"] == "c0").unwrap()

@@ -355,6 +355,10 @@ impl AdminStore for PostgresStore {
         self.db.once(&ledger::Fold { limit }).await
     }
 
+    async fn forget_shares(&self, limit: u32) -> Result<u64, StoreError> {
+        self.db.once(&due::ForgetShares { limit }).await
+    }
+
     async fn audit(&self, filter: &AuditFilter) -> Result<Audit, StoreError> {
         self.db.transact(&audit::Run { filter }).await
     }

@@ -119,6 +119,22 @@ impl TakeDue {
     }
 }
 
+/// Forgets tenants that are not ahead of their queue's clock: [`Turns::add`] puts whoever is not known there. The clock
+/// only goes on, so an old reading of it forgets nobody who is ahead.
+pub(super) struct ForgetShares {
+    pub(super) limit: u32,
+}
+
+#[async_trait]
+impl Write for ForgetShares {
+    type Answer = u64;
+
+    async fn apply(&self, tx: &mut Tx<'_>) -> Result<u64, Fault> {
+        let query = sqlx::query(include_str!("sql/forget_shares.sql")).bind(i64::from(self.limit));
+        Ok(query.execute(&mut *tx.conn).await?.rows_affected())
+    }
+}
+
 /// Makes queued rows due at once.
 pub(super) struct WakeNow {
     pub(super) jobs: Vec<JobId>,

@@ -329,6 +329,10 @@ impl AdminStore for SqliteStore {
         Ok(0)
     }
 
+    async fn forget_shares(&self, limit: u32) -> Result<u64, StoreError> {
+        self.writer.submit(due::ForgetShares { limit }).await
+    }
+
     async fn audit(&self, filter: &AuditFilter) -> Result<Audit, StoreError> {
         audit::run(&self.readers, filter).await.map_err(Fault::nothing_written)
     }

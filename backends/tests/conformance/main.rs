@@ -269,6 +269,7 @@ on_every_store!(store_shares:
     who_was_idle_saves_nothing_up,
     the_least_weight_is_not_starved_by_the_greatest,
     queues_have_turns_of_their_own,
+    who_is_not_ahead_of_the_clock_is_forgotten_and_keeps_its_turn,
 );
 
 on_every_store!(store_tenants:

@@ -128,3 +128,21 @@ pub async fn queues_have_turns_of_their_own(t: &mut dyn StoreUnderTest) {
     backlog(&*store, &mut whose, "b", 10).await;
     assert_eq!(call(&*store, &whose, 4).await, ["a", "b", "a", "b"]);
 }
+
+pub async fn who_is_not_ahead_of_the_clock_is_forgotten_and_keeps_its_turn(t: &mut dyn StoreUnderTest) {
+    let (store, mut whose) = (t.store(), BTreeMap::new());
+    let bulk = NewJob { class: contract::Class::Bulk, ..job_of("a") };
+    let bulk_queue = contract::QueueId { class: contract::Class::Bulk, ..queue() };
+    store.accept(&[bulk]).await.unwrap();
+    assert_eq!(store.due(&bulk_queue, 1).await.unwrap().len(), 1);
+    for tenant in ["a", "b", "c"] {
+        backlog(&*store, &mut whose, tenant, 10).await;
+    }
+    assert_eq!(call(&*store, &whose, 4).await, ["a", "b", "c", "a"]);
+    // The clock is where the second job of `a` stood, as are `b` and `c`; `a` is a step ahead of it, as in the other queue,
+    // whose clock has not moved.
+    for (limit, forgotten) in [(1, 1), (10, 1), (10, 0)] {
+        assert_eq!(t.admin().forget_shares(limit).await.unwrap(), forgotten);
+    }
+    assert_eq!(call(&*store, &whose, 6).await, ["b", "c", "a", "b", "c", "a"]);
+}

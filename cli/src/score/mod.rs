@@ -171,8 +171,10 @@ pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
         defaults: Defaults::of(args),
     };
     let folder = embedded::folder_beside(&args.output);
-    let batch = state::begin_or_resume(&folder, &args.output, &plan, args.overwrite)?.batch;
-    let output = output::Output::open(&args.output)?;
+    // Until what the run kept is removed, too.
+    let held = output::hold(&args.output)?;
+    let batch = state::begin_or_resume(&folder, (&args.output, &held), &plan, args.overwrite)?.batch;
+    let output = output::Output::open(held.try_clone()?, &args.output)?;
     if output.written > 0 {
         terminal::say(&format!("going on after {} lines", output.written));
     }

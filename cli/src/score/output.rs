@@ -1,14 +1,14 @@
 //! The answer lines: appended in order, a torn last one cut off when a run goes on.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io::{BufRead, BufReader, BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::Context;
+use anyhow::{Context, bail};
+use contract::openai::ErrorEnvelope;
 use contract::openai::batches::OutputLine;
 use contract::openai::views::result_body;
-use contract::openai::{ErrorEnvelope, ErrorKind};
 use contract::{Job, JobState, Record};
 use serde_json::{Value, json};
 
@@ -23,6 +23,23 @@ pub struct Totals {
     pub failed: u64,
 }
 
+/// Opens the file of a run's output, which is made where it is not there, for this run alone: another one is refused until
+/// this file and its clones are closed, whatever name it reaches it by. Nothing of it is changed.
+///
+/// # Errors
+/// It cannot be written, or another run writes to it.
+pub fn hold(path: &Path) -> anyhow::Result<File> {
+    let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
+    let file = file.with_context(|| format!("{} cannot be written", path.display()))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            bail!("another penstock is writing to {}: name another file, or stop that one", path.display())
+        }
+        Err(TryLockError::Error(err)) => Err(err).with_context(|| format!("{} cannot be locked", path.display())),
+    }
+}
+
 /// The open output.
 pub struct Output {
     writer: BufWriter<File>,
@@ -33,14 +50,12 @@ pub struct Output {
 }
 
 impl Output {
-    /// Opens the file for appending, cuts off a torn last line and counts the whole ones.
+    /// Appends to a file that is held: cuts off a torn last line and counts the whole ones.
     ///
     /// # Errors
     /// The file cannot be read or written.
-    pub fn open(path: &Path) -> anyhow::Result<Self> {
+    pub fn open(mut file: File, path: &Path) -> anyhow::Result<Self> {
         let context = || format!("{} cannot be written", path.display());
-        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
-        let mut file = file.with_context(context)?;
         let mut reader = BufReader::new(&mut file);
         let (mut whole, mut written, mut totals) = (0u64, 0u64, Totals::default());
         let mut line = Vec::new();
@@ -144,10 +159,10 @@ impl Line {
                 Self::new(place, &id, response(200, body), Value::Null)
             }
             (None, Some(error)) if job.state == JobState::Failed => {
-                let kind = ErrorKind::of_job_error(error);
-                let envelope = ErrorEnvelope::new(kind, at_line(place, &error.message), error.param.clone());
+                let (status, mut envelope) = ErrorEnvelope::of_failed_job(Some(error));
+                envelope.error.message = at_line(place, &envelope.error.message);
                 let body = serde_json::to_value(envelope).unwrap_or_default();
-                Self::new(place, &id, response(kind.look().status, body), Value::Null)
+                Self::new(place, &id, response(status, body), Value::Null)
             }
             _ => {
                 let code = match job.state {
@@ -265,7 +280,7 @@ mod tests {
         let good = r#"{"response":{"status_code":200},"error":null}"#;
         let bad = r#"{"response":{"status_code":400},"error":null}"#;
         std::fs::write(&path, format!("{good}\n{bad}\n{}", &good[..20])).unwrap();
-        let mut output = Output::open(&path).unwrap();
+        let mut output = Output::open(hold(&path).unwrap(), &path).unwrap();
         assert_eq!((output.written, output.totals), (2, Totals { succeeded: 1, failed: 1 }));
         let place = Place { line: 3, custom_id: "c".into(), release: "r".into() };
         output.write(&Line::of_unreadable(&place, "not JSON")).unwrap();
@@ -273,5 +288,22 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         assert_eq!(text.lines().count(), 3);
         assert!(text.lines().nth(2).unwrap().contains("line 3: not JSON"));
+    }
+
+    #[test]
+    fn a_second_run_into_an_output_is_refused_and_changes_nothing() {
+        let temp = tempfile::tempdir().unwrap();
+        let (path, link) = (temp.path().join("out.jsonl"), temp.path().join("link.jsonl"));
+        let first = Output::open(hold(&path).unwrap(), &path).unwrap();
+        // The first run is in the middle of a line.
+        std::fs::write(&path, "{}\n{\"id\":").unwrap();
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for name in [&path, &link] {
+            let said = hold(name).unwrap_err().to_string();
+            assert!(said.contains("another penstock is writing to"), "{said}");
+        }
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "{}\n{\"id\":");
+        drop(first);
+        assert_eq!(Output::open(hold(&link).unwrap(), &link).unwrap().written, 1);
     }
 }

@@ -53,14 +53,25 @@ pub struct Run {
     plan: Plan,
 }
 
-/// Begins a run, or goes on with the one that was begun.
+/// Begins a run, or goes on with the one that was begun. `output`: its name and its file, which this run holds.
 ///
 /// # Errors
-/// The output is there and belongs to no unfinished run; or it was begun with another plan, and the message names the
-/// first difference.
-pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: bool) -> anyhow::Result<Run> {
+/// The output has something in it and belongs to no unfinished run; or it was begun with another plan, and the message names
+/// the first difference.
+pub fn begin_or_resume(
+    folder: &Path,
+    (output, held): (&Path, &fs::File),
+    plan: &Plan,
+    overwrite: bool,
+) -> anyhow::Result<Run> {
+    let replaced = || format!("{} cannot be replaced", output.display());
     if overwrite {
-        remove(folder, output)?;
+        // Only a folder that a run made is ever removed.
+        if folder.join(FILE).exists() {
+            finish(folder)?;
+        }
+        // Emptied and not removed: the lock goes with the file, and who waits for the name would get another one.
+        held.set_len(0).with_context(replaced)?;
     }
     let file = folder.join(FILE);
     match fs::read(&file) {
@@ -76,7 +87,8 @@ pub fn begin_or_resume(folder: &Path, output: &Path, plan: &Plan, overwrite: boo
             Ok(run)
         }
         Err(err) if err.kind() == std::io::ErrorKind::NotFound => {
-            if output.exists() {
+            let metadata = held.metadata().with_context(replaced)?;
+            if !metadata.is_file() || metadata.len() > 0 {
                 bail!("{} exists already; pass --overwrite to replace it", output.display());
             }
             match fs::create_dir(folder) {
@@ -105,19 +117,6 @@ pub fn finish(folder: &Path) -> anyhow::Result<()> {
     }
     fs::rename(folder, &aside).with_context(failed)?;
     fs::remove_dir_all(&aside).with_context(failed)
-}
-
-fn remove(folder: &Path, output: &Path) -> anyhow::Result<()> {
-    // Only a folder that a run made is ever removed.
-    if folder.join(FILE).exists() {
-        finish(folder)?;
-    }
-    match fs::remove_file(output) {
-        Err(err) if err.kind() != std::io::ErrorKind::NotFound => {
-            Err(err).with_context(|| format!("{} cannot be replaced", output.display()))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// Written beside and renamed: a kill leaves the whole file or none.
@@ -151,6 +150,7 @@ fn difference(begun: &Plan, now: &Plan) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::output::hold;
     use super::*;
 
     fn plan() -> Plan {
@@ -175,12 +175,14 @@ mod tests {
     fn the_same_plan_goes_on_and_another_is_refused() {
         let temp = tempfile::tempdir().unwrap();
         let (folder, output) = (temp.path().join("out.penstock"), temp.path().join("out"));
-        let first = begin_or_resume(&folder, &output, &plan(), false).unwrap();
-        assert_eq!(begin_or_resume(&folder, &output, &plan(), false).unwrap(), first);
+        let held = hold(&output).unwrap();
+        let begin = |plan: &Plan, overwrite| begin_or_resume(&folder, (&output, &held), plan, overwrite);
+        let first = begin(&plan(), false).unwrap();
+        assert_eq!(begin(&plan(), false).unwrap(), first);
         let other = Plan { max_tokens: Some(4), ..plan() };
-        let refused = begin_or_resume(&folder, &output, &other, false).unwrap_err().to_string();
+        let refused = begin(&other, false).unwrap_err().to_string();
         assert!(refused.contains("--max-tokens"), "{refused}");
-        assert_ne!(begin_or_resume(&folder, &output, &other, true).unwrap(), first);
+        assert_ne!(begin(&other, true).unwrap(), first);
     }
 
     #[test]
@@ -188,9 +190,11 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (folder, output) = (temp.path().join("out.penstock"), temp.path().join("out"));
         fs::write(&output, "precious").unwrap();
-        assert!(begin_or_resume(&folder, &output, &plan(), false).unwrap_err().to_string().contains("--overwrite"));
+        let held = hold(&output).unwrap();
+        let begin = |overwrite| begin_or_resume(&folder, (&output, &held), &plan(), overwrite);
+        assert!(begin(false).unwrap_err().to_string().contains("--overwrite"));
         assert_eq!(fs::read_to_string(&output).unwrap(), "precious");
-        begin_or_resume(&folder, &output, &plan(), true).unwrap();
-        assert!(!output.exists());
+        begin(true).unwrap();
+        assert_eq!(fs::read_to_string(&output).unwrap(), "");
     }
 }

@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 use super::fields::{Fields, wrong_value};
 use super::files::{MAX_LIFE_SECONDS, MIN_LIFE_SECONDS};
 use super::job::keep_seconds;
-use super::kinds::{ErrorEnvelope, ErrorKind};
+use super::kinds::ErrorEnvelope;
 use super::views::result_body;
 use super::webhooks::{HookRequest, hook};
 use super::{MAX_STRING_BYTES, ParseCode, ParseError, Parsed, common, json, parse_chat, parse_completion};
@@ -326,12 +326,8 @@ impl OutputLine {
                 (answer(200, body), None)
             }
             JobState::Failed => {
-                let (kind, message, param) = match &job.error {
-                    Some(error) => (ErrorKind::of_job_error(error), error.message.clone(), error.param.clone()),
-                    None => (ErrorKind::JobFailed, "the job failed".to_owned(), None),
-                };
-                let body = serde_json::to_value(ErrorEnvelope::new(kind, message, param)).unwrap_or_default();
-                (answer(kind.look().status, body), None)
+                let (status, envelope) = ErrorEnvelope::of_failed_job(job.error.as_ref());
+                (answer(status, serde_json::to_value(envelope).unwrap_or_default()), None)
             }
             JobState::Cancelled => (None, Some(LineError::cancelled())),
             JobState::Expired => (None, Some(LineError::expired())),

@@ -30,6 +30,8 @@ pub enum ErrorKind {
     FileNotFound,
     /// The file's time is over.
     FileExpired,
+    /// The file was there, and somebody deleted it.
+    FileDeleted,
     /// A batch reads the file, or an enabled schedule uses it.
     FileInUse,
     /// No such batch of this tenant.
@@ -145,6 +147,8 @@ impl ErrorKind {
             ErrorKind::KeyNotFound => look(404, INVALID, "key_not_found"),
             ErrorKind::FileNotFound => look(404, INVALID, "file_not_found"),
             ErrorKind::FileExpired => look(410, INVALID, "file_expired"),
+            // Gone for good as well; a 404 of a call about a batch says that the batch is not there.
+            ErrorKind::FileDeleted => look(410, INVALID, "file_deleted"),
             ErrorKind::FileInUse => final_look(409, INVALID, "file_in_use"),
             ErrorKind::BatchNotFound => look(404, INVALID, "batch_not_found"),
             ErrorKind::BatchAlreadyEnded => final_look(409, INVALID, "batch_already_ended"),
@@ -235,6 +239,15 @@ impl ErrorEnvelope {
             },
         }
     }
+
+    /// What a job that failed is answered with, in the worker's own words, behind the HTTP status; `None` where nobody says
+    /// why it failed.
+    pub fn of_failed_job(error: Option<&JobError>) -> (u16, Self) {
+        let kind = error.map_or(ErrorKind::JobFailed, ErrorKind::of_job_error);
+        let message = error.map_or("the job failed", |error| error.message.as_str());
+        let envelope = Self::new(kind, message, error.and_then(|error| error.param.clone()));
+        (kind.look().status, envelope)
+    }
 }
 
 #[cfg(test)]
@@ -250,6 +263,7 @@ mod tests {
             (ErrorKind::MissingScope, 403, "missing_scope", None),
             (ErrorKind::ModelNotFound, 404, "model_not_found", None),
             (ErrorKind::JobEmptied, 410, "job_emptied", None),
+            (ErrorKind::FileDeleted, 410, "file_deleted", None),
             (ErrorKind::NoTrajectory, 404, "no_trajectory", None),
             (ErrorKind::JobAlreadyEnded, 409, "job_already_ended", Some(false)),
             (ErrorKind::JobNotEnded, 409, "job_not_ended", Some(false)),
@@ -290,8 +304,11 @@ mod tests {
             ErrorCode::StorageFailed,
             ErrorCode::Quarantined,
         ] {
-            let status = ErrorKind::of_job_error(&JobError::new(code, "x")).look().status;
+            let (status, envelope) = ErrorEnvelope::of_failed_job(Some(&JobError::new(code, "x").with_param("p")));
             assert_eq!(status, if code.is_clients_fault() { 400 } else { 502 }, "{code:?}");
+            assert_eq!((envelope.error.message.as_str(), envelope.error.param.as_deref()), ("x", Some("p")));
         }
+        let (status, envelope) = ErrorEnvelope::of_failed_job(None);
+        assert_eq!((status, envelope.error.code.as_deref()), (502, Some("job_failed")));
     }
 }

@@ -11,7 +11,7 @@ use super::views::{ResultBody, result_body};
 use crate::ids::{Class, JobId};
 use crate::job::Job;
 use crate::life::JobState;
-use crate::outcome::{JobError, Usage};
+use crate::outcome::{ErrorCode, JobError, Usage};
 use crate::record::{Record, TokenLogprob};
 use crate::request::Kind;
 use crate::sequence::OnFailure;
@@ -107,6 +107,14 @@ pub struct JobErrorBody {
 impl From<&JobError> for JobErrorBody {
     fn from(error: &JobError) -> Self {
         Self { code: error.code.as_str().to_owned(), message: error.message.clone(), param: error.param.clone() }
+    }
+}
+
+impl From<JobErrorBody> for JobError {
+    /// A code that only a newer server knows is one of its own failures.
+    fn from(body: JobErrorBody) -> Self {
+        let code = serde_json::from_value(Value::from(body.code)).unwrap_or(ErrorCode::EngineFailed);
+        Self { code, message: body.message, param: body.param }
     }
 }
 

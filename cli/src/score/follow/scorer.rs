@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use backends::Backends;
+use contract::openai::ErrorEnvelope;
 use contract::openai::batches::{LineError, LineResponse, OutputLine};
 use contract::openai::native::JobErrorBody;
-use contract::openai::{ErrorEnvelope, ErrorKind};
-use contract::{Class, ErrorCode, JobError, JobId, JobState, Kind, NewJob, QueueId, ServedModel, Signal, TenantId};
+use contract::{Class, JobError, JobId, JobState, Kind, NewJob, QueueId, ServedModel, Signal, TenantId};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -197,13 +197,9 @@ impl Remote {
             "succeeded" => self.of_server(place, Some(job), 200, job.0["result"].clone()),
             "expired" => Line::of_late(place, self.deadline),
             "failed" => {
-                let error = serde_json::from_value::<JobErrorBody>(job.0["error"].clone()).ok();
-                let code = error.as_ref().and_then(|error| serde_json::from_value(error.code.clone().into()).ok());
-                let message = error.as_ref().map_or("the job failed", |error| error.message.as_str()).to_owned();
-                let kind = ErrorKind::of_job_error(&JobError::new(code.unwrap_or(ErrorCode::EngineFailed), ""));
-                let envelope = ErrorEnvelope::new(kind, message, error.and_then(|error| error.param));
-                let body = serde_json::to_value(envelope).unwrap_or_default();
-                self.of_server(place, Some(job), kind.look().status, body)
+                let error = serde_json::from_value::<JobErrorBody>(job.0["error"].clone()).ok().map(JobError::from);
+                let (status, envelope) = ErrorEnvelope::of_failed_job(error.as_ref());
+                self.of_server(place, Some(job), status, serde_json::to_value(envelope).unwrap_or_default())
             }
             status => {
                 let message = format!("the job ended as {status}");

@@ -1,6 +1,6 @@
 //! Where answers go: a file or the standard output, written on a thread of its own, or an exchange.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -12,6 +12,8 @@ use futures::StreamExt;
 use futures::future::LocalBoxFuture;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc;
+
+use super::super::output::hold;
 
 /// What a whole line of ours begins with; what is torn begins so too.
 const LINE_BEGINS: &[u8] = b"{\"id\":\"batch_req_";
@@ -63,18 +65,8 @@ impl Sink {
     pub fn file(path: &Path) -> anyhow::Result<Self> {
         let cannot = || format!("{} cannot be written", path.display());
         let is_new = !path.exists();
-        let file = OpenOptions::new().create(true).truncate(false).read(true).write(true).open(path);
-        let mut file = file.with_context(cannot)?;
-        // Before anything else: what looks torn may be a line that another run is writing. The lock goes with the file.
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                bail!("another penstock is writing to {}: name another file, or stop that one", path.display())
-            }
-            Err(TryLockError::Error(err)) => {
-                return Err(err).with_context(|| format!("{} cannot be locked", path.display()));
-            }
-        }
+        // Before anything else: what looks torn may be a line that another run is writing.
+        let mut file = hold(path)?;
         let torn = torn_bytes(&mut file).with_context(cannot)?;
         let Some(whole) = torn else {
             bail!(

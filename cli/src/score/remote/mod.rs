@@ -49,15 +49,17 @@ pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
         ..args.plan(model.release.clone())?
     };
     let folder = embedded::folder_beside(&args.output);
+    // Before what is in the folder is looked at, which may be another run's, and until it is removed.
+    let held = output::hold(&args.output)?;
     if args.overwrite && folder.exists() {
         let earlier: Vec<_> = Ledger::open(&folder)?.ids().map(str::to_owned).collect();
         if !earlier.is_empty() {
             terminal::say(&format!("batches of the run that is discarded: {}", how_to_cancel(&earlier, &server)));
         }
     }
-    let begun = state::begin_or_resume(&folder, &args.output, &plan, args.overwrite)?;
+    let begun = state::begin_or_resume(&folder, (&args.output, &held), &plan, args.overwrite)?;
     let ledger = Ledger::open(&folder)?;
-    let output = output::Output::open(&args.output)?;
+    let output = output::Output::open(held.try_clone()?, &args.output)?;
     if output.written > 0 {
         terminal::say(&format!("going on after {} lines", output.written));
     }
