@@ -11,7 +11,7 @@ use contract::guard::Guard;
 use contract::{JobStore, ServedModel, WorkerId};
 use gpu_worker::engine::EngineStatus;
 use gpu_worker::engine::planner::Limits;
-use gpu_worker::{BeatPorts, Identified, LoadedRelease, OpenBeatPorts, WorkerConfig};
+use gpu_worker::{BeatPorts, Identified, LoadedRelease, OpenBeatPorts, PrefixCache, WorkerConfig};
 use scheduler::ArchiveConfig;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
@@ -218,6 +218,14 @@ pub fn limits(config: &Config) -> Limits {
     Limits { max_sequences: config.engine.max_sequences.get(), step_tokens: config.engine.step_tokens.get() }
 }
 
+/// How beginnings of prompts are shared, as configured.
+pub fn prefix_cache(config: &Config) -> PrefixCache {
+    match config.engine.prefix_cache {
+        true => PrefixCache::On(config.engine.shared_cache_groups.clone()),
+        false => PrefixCache::Off,
+    }
+}
+
 /// Loads the model and works on its jobs until `stop`, then drains.
 ///
 /// # Errors
@@ -237,6 +245,7 @@ pub async fn work(
     tracing::info!(model = %name, load_ms = started.elapsed().as_millis() as u64, "model loaded and warmed");
     let worker_config = WorkerConfig {
         limits: limits(&config),
+        prefix_cache: prefix_cache(&config),
         lease_ttl: config.worker.lease(),
         drain_grace: config.serve.drain,
         preparing: 2,

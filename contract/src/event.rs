@@ -95,6 +95,9 @@ pub struct WorkerInfo {
     pub capacity: u32,
     /// KV blocks in use.
     pub used_blocks: u32,
+    /// KV blocks that nobody uses and that keep what prompts began with; they are free for whoever needs them.
+    #[serde(default)]
+    pub cached_blocks: u32,
     /// KV blocks of the pool.
     pub total_blocks: u32,
     /// Steps since the start.

@@ -180,6 +180,7 @@ impl Heartbeat {
             running: engine.running as u32,
             capacity: self.identity.capacity,
             used_blocks: engine.used_blocks as u32,
+            cached_blocks: engine.cached_blocks as u32,
             total_blocks: engine.total_blocks as u32,
             steps: engine.steps,
             preemptions: engine.preemptions,

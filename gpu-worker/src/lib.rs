@@ -15,10 +15,12 @@ pub mod prepare;
 pub mod puller;
 pub mod pump;
 pub mod release;
+pub mod scopes;
 pub mod stage;
 pub mod text;
 pub mod worker;
 
 pub use heartbeat::{BeatPorts, OpenBeatPorts};
 pub use release::{Identified, LoadedRelease, ReleaseError, identify, trivial};
+pub use scopes::{PrefixCache, TenantGroups};
 pub use worker::{Deps, WorkerConfig, WorkerError, run};

@@ -8,6 +8,7 @@ use contract::{ErrorCode, Input, JobError, Leased, Prompt};
 
 use crate::engine::sampler::Choosing;
 use crate::engine::sequence::{DropMark, OutputText, Piece, Prepared, SequenceId};
+use crate::scopes::CacheScopes;
 use crate::text::{Prompts, TextError, TextStream, TextTokenizer};
 
 /// What preparing needs to know of the release.
@@ -23,6 +24,8 @@ pub struct Preparer {
     pub cache_tokens: usize,
     /// Entries in the vocabulary.
     pub vocab_size: usize,
+    /// With whom each tenant shares beginnings of prompts; `None` where nobody does.
+    pub scopes: Option<Arc<CacheScopes>>,
 }
 
 /// A prepared sequence with the prompt it came from.
@@ -70,6 +73,7 @@ impl Preparer {
         let stream = TextStream::new(Arc::clone(&self.tokenizer), request.stop.clone(), false, true);
         let prepared = Prepared {
             id,
+            scope: self.scopes.as_ref().map(|scopes| scopes.of(&leased.tenant)),
             prompt,
             choosing: Choosing { sampling: request.sampling.clone(), seed: leased.seed, logprobs: request.logprobs },
             max_tokens,

@@ -108,11 +108,11 @@ impl Pump {
         if !events.is_empty() {
             self.events.push(events);
         }
-        for Ended { id, ending, prompt_tokens, output_tokens } in output.ended {
+        for Ended { id, ending, prompt_tokens, cached_tokens, output_tokens } in output.ended {
             let Some(job) = collecting.remove(&id) else { continue };
             self.live.committing(job.lease());
             self.room.notify_one();
-            let usage = contract::Usage { prompt_tokens, cached_tokens: 0, output_tokens };
+            let usage = contract::Usage { prompt_tokens, cached_tokens, output_tokens };
             // Unbounded by type, bounded by the live map: a job leaves it only when its commit is answered.
             let _committer_is_gone = self.finished.send(Finished::from_engine(job, ending, usage));
         }

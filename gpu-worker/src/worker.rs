@@ -22,6 +22,7 @@ use crate::prepare::Preparer;
 use crate::puller::{Puller, Start};
 use crate::pump::{Collecting, EventBuffer, Pump};
 use crate::release::LoadedRelease;
+use crate::scopes::{CacheScopes, PrefixCache};
 use crate::stage::Stager;
 
 /// The ports a worker needs.
@@ -38,10 +39,12 @@ pub struct Deps {
 }
 
 /// How a worker runs.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct WorkerConfig {
     /// Sequences and tokens the engine takes at once.
     pub limits: Limits,
+    /// Which requests share beginnings of prompts.
+    pub prefix_cache: PrefixCache,
     /// Life of a lease; renewed at a third of it.
     pub lease_ttl: Duration,
     /// At the end: how long running jobs may take to finish before they are handed back.
@@ -56,6 +59,9 @@ pub enum WorkerError {
     /// A thread could not be started.
     #[error("the worker could not start a thread")]
     Thread(#[source] std::io::Error),
+    /// Without it tenants could guess what others sent.
+    #[error("the system has no randomness for the keys of the prefix cache")]
+    NoRandomness(#[source] getrandom::Error),
     /// The engine's thread is gone: its jobs are leased elsewhere once their leases end.
     #[error("the engine has died")]
     EngineDied,
@@ -80,8 +86,10 @@ pub async fn run(
 ) -> Result<(), WorkerError> {
     let worker = WorkerId::unique();
     let LoadedRelease { served, tokenizer, prompts, forward, cache_tokens } = release;
+    let scopes = CacheScopes::new(&config.prefix_cache).map_err(WorkerError::NoRandomness)?;
     let preparer = Preparer {
         prompts,
+        scopes: scopes.map(Arc::new),
         tokenizer: Arc::clone(&tokenizer),
         context_tokens: forward.context_tokens(),
         vocab_size: forward.vocab_size(),

@@ -24,6 +24,7 @@ fn draw(what: u64, salt: u32, below: usize) -> usize {
 fn sequence(id: u64, mark: DropMark) -> Prepared {
     Prepared {
         id: SequenceId(id),
+        scope: None,
         prompt: (0..1 + draw(id, 1, 24)).map(|at| draw(id, 100 + at as u32, 150_000) as u32).collect(),
         choosing: Choosing { sampling: Sampling { temperature: 0.0, ..Sampling::default() }, seed: 0, logprobs: None },
         max_tokens: 400,

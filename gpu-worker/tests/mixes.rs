@@ -1,5 +1,6 @@
 //! Batch invariance on the real files: whatever a request runs with, its tokens and log-probabilities are bit-equal to
-//! those it gets alone. Mixes draw batch, order of arrival, prefill chunk, and a pool small enough to preempt.
+//! those it gets alone, computed as a whole. Mixes draw batch, order of arrival, prefill chunk, and a pool small enough to
+//! preempt; their requests begin alike in three families and share the blocks of that.
 
 mod common;
 
@@ -9,6 +10,7 @@ use std::time::Instant;
 use contract::Sampling;
 use gpu_worker::engine::plan::Forward;
 use gpu_worker::engine::planner::{Limits, Planner, StepOutput};
+use gpu_worker::engine::prefix::CacheScope;
 use gpu_worker::engine::random::philox;
 use gpu_worker::engine::sampler::Choosing;
 use gpu_worker::engine::sequence::{DropMark, NoText, Prepared, SequenceId};
@@ -24,16 +26,20 @@ fn draw(seed: u32, what: u32, below: usize) -> usize {
     philox([seed, what, 0, 0], [11, 12])[0] as usize % below
 }
 
-fn request(idx: usize, vocab: usize) -> Prepared {
+fn request(idx: usize, vocab: usize, scope: Option<CacheScope>) -> Prepared {
     // Most end one below a block's end: the second token generated needs another block, which a full pool does not have.
     let n_prompt = match idx % 4 {
         3 => 1 + draw(idx as u32, 1, 60),
-        _ => 16 * (1 + draw(idx as u32, 1, 2)) - 1,
+        _ => 16 * (1 + draw(idx as u32, 1, 3)) - 1,
     };
+    // Whose beginning it has, and how far: an end of its own may begin anywhere in a block.
+    let (family, n_alike) = (1_000 + idx as u32 % 3, n_prompt.saturating_sub(1 + draw(idx as u32, 4, 16)));
+    let id_at = |at: usize| draw(if at < n_alike { family } else { idx as u32 }, 100 + at as u32, vocab) as u32;
     let greedy = idx.is_multiple_of(2);
     Prepared {
         id: SequenceId(idx as u64),
-        prompt: (0..n_prompt).map(|at| draw(idx as u32, 100 + at as u32, vocab) as u32).collect(),
+        scope,
+        prompt: (0..n_prompt).map(id_at).collect(),
         choosing: Choosing {
             sampling: Sampling { temperature: if greedy { 0.0 } else { 1.0 }, ..Sampling::default() },
             seed: 1_000 + idx as u64,
@@ -48,19 +54,27 @@ fn request(idx: usize, vocab: usize) -> Prepared {
     }
 }
 
-/// Runs the requests, one arriving at every `gap`-th step; answers what each got, and the preemptions.
+/// What a run gave.
+#[derive(Default)]
+struct Outcome {
+    answers: HashMap<u64, Answer>,
+    preemptions: u64,
+    cached_tokens: u32,
+}
+
+/// Runs the requests, one arriving at every `gap`-th step.
 fn run(
     forward: &mut dyn Forward,
     idxs: &[usize],
+    scope: Option<CacheScope>,
     limits: Limits,
-    n_blocks: usize,
-    gap: usize,
-) -> (HashMap<u64, Answer>, u64) {
+    (n_blocks, gap): (usize, usize),
+) -> Outcome {
     let mut planner = Planner::new(limits, n_blocks);
     let vocab = forward.vocab_size();
-    let mut arriving = idxs.iter().map(|idx| request(*idx, vocab));
+    let mut arriving = idxs.iter().map(|idx| request(*idx, vocab, scope));
     let mut left = idxs.len();
-    let mut answers: HashMap<u64, Answer> = HashMap::new();
+    let mut outcome = Outcome::default();
     for step in 0.. {
         // A gap of 0: all at once.
         let arrivals = if gap == 0 { usize::MAX } else { usize::from(step % gap == 0 || planner.is_idle()) };
@@ -74,15 +88,17 @@ fn run(
         for token in out.tokens {
             let (own, top) = token.chosen.logprobs.expect("log-probabilities were asked for");
             let bits = std::iter::once(own.to_bits()).chain(top.iter().map(|(_, logprob)| logprob.to_bits()));
-            answers.entry(token.id.0).or_default().push((token.chosen.id, bits.collect()));
+            outcome.answers.entry(token.id.0).or_default().push((token.chosen.id, bits.collect()));
         }
         left -= out.ended.len();
+        outcome.cached_tokens += out.ended.iter().map(|ended| ended.cached_tokens).sum::<u32>();
         if left == 0 {
             break;
         }
     }
     assert_eq!(planner.pool().n_used(), 0, "K-1");
-    (answers, planner.preemptions())
+    outcome.preemptions = planner.preemptions();
+    outcome
 }
 
 fn any_mix_gives_what_each_gets_alone(model: &str) {
@@ -91,10 +107,11 @@ fn any_mix_gives_what_each_gets_alone(model: &str) {
     let alone: Vec<Answer> = (0..REQUESTS)
         .map(|idx| {
             let limits = Limits { max_sequences: 1, step_tokens: 256 };
-            run(&mut forward, &[idx], limits, N_BLOCKS, 1).0.remove(&(idx as u64)).expect("it was run")
+            let mut outcome = run(&mut forward, &[idx], None, limits, (N_BLOCKS, 1));
+            outcome.answers.remove(&(idx as u64)).expect("it was run")
         })
         .collect();
-    let (mut compared, mut preemptions) = (0, 0);
+    let (mut compared, mut preemptions, mut cached) = (0, 0, 0);
     for mix in 0..MIXES {
         let mut idxs: Vec<usize> = (0..REQUESTS).collect();
         for at in 0..REQUESTS {
@@ -104,20 +121,23 @@ fn any_mix_gives_what_each_gets_alone(model: &str) {
         idxs.truncate(if mix % 16 == 0 { 16 } else { 2 + draw(mix, 3, 12) });
         let limits = Limits { max_sequences: 1 + draw(mix, 4, 16), step_tokens: [1, 7, 16, 33, 256][draw(mix, 5, 5)] };
         let n_blocks = 5 + draw(mix, 6, 12);
-        let (answers, preempted) = run(&mut forward, &idxs, limits, n_blocks, draw(mix, 7, 3));
+        let scope = Some(CacheScope::from_key([7; 32]));
+        let outcome = run(&mut forward, &idxs, scope, limits, (n_blocks, draw(mix, 7, 3)));
         for idx in &idxs {
             assert_eq!(
-                answers[&(*idx as u64)],
+                outcome.answers[&(*idx as u64)],
                 alone[*idx],
                 "{model}, mix {mix}, request {idx}, {limits:?}, {n_blocks} blocks"
             );
             compared += 1;
         }
-        preemptions += preempted;
+        preemptions += outcome.preemptions;
+        cached += outcome.cached_tokens;
     }
     assert!(preemptions > 20, "the small pools were meant to preempt, and did {preemptions} times");
+    assert!(cached > 1_000, "the families were meant to share, and {cached} tokens were found");
     println!(
-        "{model}: {MIXES} mixes, {compared} answers bit-equal, {preemptions} preemptions, {:.0} s",
+        "{model}: {MIXES} mixes, {compared} answers bit-equal, {preemptions} preemptions, {cached} tokens found, {:.0} s",
         begin.elapsed().as_secs_f64()
     );
 }

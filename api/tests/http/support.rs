@@ -125,6 +125,7 @@ impl World {
             running: 0,
             capacity: 16,
             used_blocks: 0,
+            cached_blocks: 0,
             total_blocks: 64,
             steps: 0,
             preemptions: 0,

@@ -75,6 +75,7 @@ pub fn worker(name: &str, steps: u64) -> WorkerInfo {
         running: 1,
         capacity: 16,
         used_blocks: 2,
+        cached_blocks: 3,
         total_blocks: 64,
         steps,
         preemptions: 0,

@@ -201,6 +201,7 @@ fn measure(forward: &mut dyn Forward, batch: usize, shape: Shape) -> anyhow::Res
 fn random_sequence(id: usize, n_prompt: usize, n_output: usize, vocab: u32) -> Prepared {
     Prepared {
         id: SequenceId(id as u64),
+        scope: None,
         prompt: (0..n_prompt).map(|idx| philox([id as u32, idx as u32, 0, 0], [0, 0])[0] % vocab).collect(),
         choosing: Choosing { sampling: Sampling { temperature: 0.0, ..Sampling::default() }, seed: 0, logprobs: None },
         max_tokens: n_output as u32,

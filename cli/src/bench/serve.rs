@@ -61,7 +61,7 @@ pub struct ServeArgs {
     /// Further fields of every request, as a JSON object
     #[arg(long, value_name = "JSON", default_value = "{}")]
     extra: String,
-    /// Seed of prompts and arrivals
+    /// Seed of prompts and arrivals; another one for each run, or a server that keeps prompts has them already
     #[arg(long, default_value_t = 1, value_name = "N")]
     seed: u64,
     /// Print JSON on stdout

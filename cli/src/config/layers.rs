@@ -309,6 +309,7 @@ mod tests {
         assert_eq!(serve.drain, Duration::from_secs(30));
         assert_eq!((engine.max_sequences.get(), engine.step_tokens.get()), (32, 256));
         assert_eq!(engine.kv_cache_bytes, 1_073_741_824);
+        assert!(engine.prefix_cache && engine.shared_cache_groups.as_lists().is_empty());
         assert_eq!((limits.interactive.get(), limits.standard.get(), limits.bulk.get()), (256, 10_000, 5_000_000));
         assert_eq!(limits.body_bytes, 4_194_304);
         assert_eq!((queue.limit.get(), worker.lease()), (256, Duration::from_secs(15)));

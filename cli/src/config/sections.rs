@@ -8,9 +8,10 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use contract::TrajectoryMode;
+use gpu_worker::TenantGroups;
 use serde::{Deserialize, Serialize};
 
-use super::units::{days, mib, seconds};
+use super::units::{days, mib, seconds, tenant_groups};
 
 /// `[serve]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -76,6 +77,11 @@ pub struct Engine {
     /// Memory of the key-value cache in bytes, taken at start.
     #[serde(rename = "kv_cache_mib", with = "mib")]
     pub kv_cache_bytes: u64,
+    /// Prompts that begin alike are computed once, within each tenant.
+    pub prefix_cache: bool,
+    /// Lists of tenants that share these beginnings with one another.
+    #[serde(with = "tenant_groups")]
+    pub shared_cache_groups: TenantGroups,
 }
 
 impl Default for Engine {
@@ -85,6 +91,8 @@ impl Default for Engine {
             max_sequences: NonZeroUsize::new(32).expect("not zero"),
             step_tokens: NonZeroUsize::new(256).expect("not zero"),
             kv_cache_bytes: 1024 << 20,
+            prefix_cache: true,
+            shared_cache_groups: TenantGroups::default(),
         }
     }
 }

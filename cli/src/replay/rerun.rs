@@ -38,6 +38,8 @@ pub async fn run(
         context_tokens: loaded.forward.context_tokens(),
         vocab_size: loaded.forward.vocab_size(),
         cache_tokens: loaded.cache_tokens,
+        // Every record is computed as a whole: what is compared owes nothing to another.
+        scopes: None,
         prompts: loaded.prompts,
         tokenizer: Arc::clone(&loaded.tokenizer),
     };

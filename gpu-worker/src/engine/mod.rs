@@ -13,6 +13,7 @@ pub mod blocks;
 pub mod fault;
 pub mod plan;
 pub mod planner;
+pub mod prefix;
 pub mod random;
 pub mod sampler;
 pub mod sequence;

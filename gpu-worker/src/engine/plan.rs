@@ -2,6 +2,8 @@
 //!
 //! Nothing here knows tensors or devices, so the planner is tested without a model and a `Forward` without a planner.
 
+use super::sequence::SequenceId;
+
 /// Tokens in one block of the paged KV cache.
 pub const BLOCK_TOKENS: usize = 16;
 
@@ -24,6 +26,8 @@ pub struct StepPlan {
 /// The part of a step that belongs to one sequence.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Span {
+    /// Whose it is. Blocks do not tell: sequences that begin alike share them.
+    pub sequence: SequenceId,
     /// First row of the span in the flat list.
     pub start: u32,
     /// Tokens of the span, at least 1.

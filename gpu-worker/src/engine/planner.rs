@@ -1,10 +1,10 @@
 //! Picks who takes part in the next step, with which tokens, and keeps the block tables: plain data, no tensors.
 //!
-//! Invariants: K-1 (free + used = all blocks), K-2 (a planner that is not idle has a plan).
+//! Invariants: K-1 (empty + cached + used = all blocks), K-2 (a planner that is not idle has a plan).
 //! Running sequences are kept oldest first. Blocks run out → the newest is preempted and recomputed later; since sequences
 //! are served oldest first and one alone always fits, the oldest always moves.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
 use contract::{ErrorCode, JobError};
@@ -30,8 +30,10 @@ pub struct Ended {
     pub id: SequenceId,
     /// Why.
     pub ending: Ending,
-    /// Tokens of its prompt that were computed at least once.
+    /// Tokens of its prompt that were in the cache at some time.
     pub prompt_tokens: u32,
+    /// Of those, tokens that were there already: found, and never computed for it.
+    pub cached_tokens: u32,
     /// Tokens it generated.
     pub output_tokens: u32,
 }
@@ -166,12 +168,16 @@ impl Planner {
             idx += 1;
         }
         while self.running.len() < self.limits.max_sequences && prefill_budget > 0 {
-            let Some(next) = self.waiting.front() else { break };
-            // Room for the prompt and a first token: nobody is let in at another's cost.
-            if !self.running.is_empty() && blocks_for(next.tokens.len() + 1) > self.pool.n_free() {
+            let Some(next) = self.waiting.front_mut() else { break };
+            let found = next.find(&self.pool);
+            // Room for the prompt and a first token, less what it shares with those that run: nobody is let in at
+            // another's cost.
+            let needed = blocks_for(next.tokens.len() + 1) - self.pool.n_used_among(&found);
+            if !self.running.is_empty() && needed > self.pool.n_free() {
                 break;
             }
-            let Some(sequence) = self.waiting.pop_front() else { break };
+            let Some(mut sequence) = self.waiting.pop_front() else { break };
+            sequence.begin_with(&found, &mut self.pool);
             self.running.push(sequence);
             let idx = self.running.len() - 1;
             let take = self.running[idx].n_pending().min(prefill_budget);
@@ -196,8 +202,7 @@ impl Planner {
                 return false;
             }
             if let Some(mut newest) = self.running.pop() {
-                newest.table.free(&mut self.pool);
-                newest.cached = 0;
+                newest.preempt(&mut self.pool);
                 self.preemptions += 1;
                 self.waiting.push_front(newest);
             }
@@ -211,6 +216,7 @@ impl Planner {
         plan.positions.extend((context..context + take).map(|position| position as u32));
         plan.slots.extend((context..context + take).map(|position| sequence.table.slot(position)));
         plan.spans.push(Span {
+            sequence: sequence.prepared.id,
             start: start as u32,
             len: take as u32,
             context: context as u32,
@@ -229,11 +235,11 @@ impl Planner {
         for (idx, sequence) in self.running.iter_mut().enumerate() {
             // Spans are in the order of `running`; a sequence that was passed over has none.
             let Some(span) = planned.as_slice().first() else { break };
-            if sequence.table.blocks().first() != span.blocks.first() {
+            if sequence.prepared.id != span.sequence {
                 continue;
             }
             planned.next();
-            sequence.cached += span.len as usize;
+            sequence.wrote(span.len as usize, &mut self.pool);
             if sequence.cached < sequence.tokens.len() {
                 continue;
             }
@@ -258,11 +264,10 @@ impl Planner {
 
     /// The step failed: its sequences end, the rest go on.
     pub fn fail(&mut self, plan: &StepPlan, message: &str, out: &mut StepOutput) {
-        let firsts: Vec<u32> = plan.spans.iter().filter_map(|span| span.blocks.first().copied()).collect();
+        let planned: HashSet<SequenceId> = plan.spans.iter().map(|span| span.sequence).collect();
         let mut idx = 0;
         while idx < self.running.len() {
-            let planned = self.running[idx].table.blocks().first().is_some_and(|block| firsts.contains(block));
-            if planned {
+            if planned.contains(&self.running[idx].prepared.id) {
                 let sequence = self.running.remove(idx);
                 self.retire(sequence, Ending::Failed(JobError::new(ErrorCode::EngineFailed, message)), out);
             } else {
@@ -280,14 +285,26 @@ impl Planner {
 
     /// The one way out: blocks go back to the pool.
     fn retire(&mut self, mut sequence: Sequence, ending: Ending, out: &mut StepOutput) {
-        sequence.table.free(&mut self.pool);
-        let n_output = sequence.n_output();
-        let computed = if n_output > 0 { sequence.n_prompt() } else { sequence.cached.min(sequence.n_prompt()) };
+        match &ending {
+            // Whatever went wrong may be in its blocks: nobody else is to begin with them.
+            Ending::Failed(_) => sequence.table.discard(&mut self.pool),
+            Ending::Finished { .. } | Ending::Dropped | Ending::DeadlinePassed => sequence.table.free(&mut self.pool),
+        }
         out.ended.push(Ended {
             id: sequence.prepared.id,
             ending,
-            prompt_tokens: computed as u32,
-            output_tokens: n_output as u32,
+            prompt_tokens: sequence.n_prompt_used() as u32,
+            cached_tokens: sequence.n_prompt_found() as u32,
+            output_tokens: sequence.n_output() as u32,
         });
+    }
+
+    /// Checks K-1 against the tables of all sequences.
+    ///
+    /// # Panics
+    /// When it does not hold.
+    #[cfg(test)]
+    pub(super) fn assert_whole(&self) {
+        self.pool.assert_whole(self.running.iter().chain(&self.waiting).map(|sequence| &sequence.table));
     }
 }

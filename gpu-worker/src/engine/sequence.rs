@@ -1,16 +1,19 @@
 //! One generation inside the engine: its tokens, where it stands, and when it ends.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use contract::{ErrorCode, FinishReason, JobError};
 
-use super::blocks::BlockTable;
+use super::blocks::{BlockPool, BlockTable};
+use super::plan::BLOCK_TOKENS;
+use super::prefix::{BlockHash, CacheScope};
 use super::sampler::{Choosing, Chosen};
 
 /// Names a sequence towards the engine's owner; the engine never looks inside.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SequenceId(pub u64);
 
 /// Set by anybody who wants a sequence gone: its job was cancelled, or its lease lost. Read before every step.
@@ -62,8 +65,10 @@ impl OutputText for NoText {
 
 /// A sequence ready for the engine: rendered, tokenised, checked.
 pub struct Prepared {
-    /// Its name.
+    /// Its name, unlike that of any other sequence in the engine.
     pub id: SequenceId,
+    /// With whom it shares full blocks of the cache; `None`: it finds none, and leaves none to find.
+    pub scope: Option<CacheScope>,
     /// The prompt's token ids, at least one, each below the vocabulary's size.
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
@@ -130,12 +135,75 @@ pub(super) struct Sequence {
     /// Tokens whose keys and values are in the cache.
     pub(super) cached: usize,
     pub(super) table: BlockTable,
+    /// Hashes of its full blocks, as far as they were needed; tokens are only ever appended, so they stay right.
+    chain: Vec<BlockHash>,
+    /// Blocks of the table that were found or are kept.
+    kept: usize,
+    /// The positions that it computed itself, from the first to one behind the last, whatever it lost since; `None` before
+    /// its first step.
+    computed: Option<Range<usize>>,
 }
 
 impl Sequence {
     pub(super) fn new(prepared: Prepared) -> Self {
         let tokens = prepared.prompt.clone();
-        Self { prepared, tokens, cached: 0, table: BlockTable::default() }
+        Self { prepared, tokens, cached: 0, table: BlockTable::default(), chain: Vec::new(), kept: 0, computed: None }
+    }
+
+    /// Known blocks that it could begin with. Never all of its tokens: the last one's logits are wanted.
+    pub(super) fn find(&mut self, pool: &BlockPool) -> Vec<u32> {
+        let Some(scope) = self.prepared.scope else { return Vec::new() };
+        let n = (self.tokens.len() - 1) / BLOCK_TOKENS;
+        self.extend_chain(scope, n);
+        pool.find(scope, &self.chain[..n], &self.tokens)
+    }
+
+    /// Begins with these blocks, which [`Sequence::find`] gave just now.
+    pub(super) fn begin_with(&mut self, found: &[u32], pool: &mut BlockPool) {
+        self.table.begin_with(found, pool);
+        self.kept = found.len();
+        self.cached = found.len() * BLOCK_TOKENS;
+    }
+
+    /// A step wrote the keys and values of `n` more tokens: the blocks that are full now are kept.
+    pub(super) fn wrote(&mut self, n: usize, pool: &mut BlockPool) {
+        let (from, to) = (self.cached, self.cached + n);
+        self.cached = to;
+        let so_far = self.computed.take().unwrap_or(from..to);
+        self.computed = Some(so_far.start.min(from)..so_far.end.max(to));
+        let Some(scope) = self.prepared.scope else { return };
+        let full = to / BLOCK_TOKENS;
+        self.extend_chain(scope, full);
+        let (ids, _) = self.tokens.as_chunks();
+        for (at, ids) in ids.iter().enumerate().take(full).skip(self.kept) {
+            pool.keep(self.table.blocks()[at], scope, self.chain[at], *ids);
+        }
+        self.kept = full;
+    }
+
+    /// Gives its blocks back and begins anew, later; what it computed may be found then.
+    pub(super) fn preempt(&mut self, pool: &mut BlockPool) {
+        self.table.free(pool);
+        self.kept = 0;
+        self.cached = 0;
+    }
+
+    /// Makes the chain cover the first `n` blocks, all of them full.
+    fn extend_chain(&mut self, scope: CacheScope, n: usize) {
+        let (ids, _) = self.tokens.as_chunks();
+        for ids in &ids[self.chain.len().min(n)..n] {
+            self.chain.push(scope.block_hash(self.chain.last().copied(), ids));
+        }
+    }
+
+    /// Tokens of the prompt that were in the cache at some time, computed or found; 0 before its first step.
+    pub(super) fn n_prompt_used(&self) -> usize {
+        self.computed.as_ref().map_or(0, |computed| computed.end.min(self.n_prompt()))
+    }
+
+    /// Of those, tokens that it found and never computed.
+    pub(super) fn n_prompt_found(&self) -> usize {
+        self.computed.as_ref().map_or(0, |computed| computed.start.min(self.n_prompt()))
     }
 
     pub(super) fn n_prompt(&self) -> usize {

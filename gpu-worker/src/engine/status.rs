@@ -14,6 +14,7 @@ pub struct EngineStatus {
     running: AtomicU64,
     waiting: AtomicU64,
     used_blocks: AtomicU64,
+    cached_blocks: AtomicU64,
     total_blocks: AtomicU64,
     preemptions: AtomicU64,
 }
@@ -29,6 +30,8 @@ pub struct EngineReading {
     pub waiting: u64,
     /// KV blocks in use.
     pub used_blocks: u64,
+    /// KV blocks that nobody uses and that keep their content while there is room.
+    pub cached_blocks: u64,
     /// KV blocks of the pool.
     pub total_blocks: u64,
     /// Sequences preempted since the start.
@@ -46,6 +49,7 @@ impl EngineStatus {
             running: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
             used_blocks: AtomicU64::new(0),
+            cached_blocks: AtomicU64::new(0),
             total_blocks: AtomicU64::new(total_blocks as u64),
             preemptions: AtomicU64::new(0),
         }
@@ -58,6 +62,7 @@ impl EngineStatus {
         self.running.store(planner.n_running() as u64, Ordering::Relaxed);
         self.waiting.store(planner.n_waiting() as u64, Ordering::Relaxed);
         self.used_blocks.store(planner.pool().n_used() as u64, Ordering::Relaxed);
+        self.cached_blocks.store(planner.pool().n_cached() as u64, Ordering::Relaxed);
         self.preemptions.store(planner.preemptions(), Ordering::Relaxed);
         self.last_progress_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Release);
         self.busy.store(!planner.is_idle(), Ordering::Release);
@@ -98,6 +103,7 @@ impl EngineStatus {
             running: self.running.load(Ordering::Relaxed),
             waiting: self.waiting.load(Ordering::Relaxed),
             used_blocks: self.used_blocks.load(Ordering::Relaxed),
+            cached_blocks: self.cached_blocks.load(Ordering::Relaxed),
             total_blocks: self.total_blocks.load(Ordering::Relaxed),
             preemptions: self.preemptions.load(Ordering::Relaxed),
         }

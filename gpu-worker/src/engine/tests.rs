@@ -6,13 +6,15 @@ use std::time::{Duration, Instant};
 use contract::{FinishReason, Sampling};
 
 use super::fault::FaultPoint;
-use super::plan::{BLOCK_TOKENS, Forward};
+use super::plan::{BLOCK_TOKENS, Forward, StepPlan};
 use super::planner::{Ended, Limits, Planner, StepOutput};
 use super::random::philox;
 use super::sampler::Choosing;
 use super::sequence::{DropMark, Ending, NoText, Prepared, SequenceId, StopReason};
 use super::{Command, spawn};
 use crate::forward::trivial::{Ending as ModelEnding, TrivialConfig, TrivialForward};
+
+mod shared;
 
 fn forward(n_blocks: usize, ending: ModelEnding) -> TrivialForward {
     TrivialForward::new(TrivialConfig {
@@ -27,6 +29,7 @@ fn forward(n_blocks: usize, ending: ModelEnding) -> TrivialForward {
 fn prepared(id: u64, n_prompt: usize, max_tokens: u32) -> Prepared {
     Prepared {
         id: SequenceId(id),
+        scope: None,
         prompt: (0..n_prompt).map(|idx| philox([id as u32, idx as u32, 0, 0], [3, 4])[0] % 97).collect(),
         choosing: Choosing {
             sampling: Sampling { temperature: if id.is_multiple_of(2) { 0.0 } else { 0.9 }, ..Sampling::default() },
@@ -73,8 +76,7 @@ fn run(
             None => assert!(planner.is_idle(), "K-2"),
         }
         collect(&mut result, out);
-        let held = planner.pool().n_used() + planner.pool().n_free();
-        assert_eq!(held, planner.pool().n_total(), "K-1");
+        planner.assert_whole();
     }
     result.preemptions = planner.preemptions();
     assert_eq!(planner.pool().n_used(), 0, "K-1: all blocks are free at the end");
@@ -209,7 +211,7 @@ struct Faulty {
 }
 
 impl Forward for Faulty {
-    fn step(&mut self, plan: &super::plan::StepPlan) -> Result<super::plan::Logits, super::plan::ForwardError> {
+    fn step(&mut self, plan: &StepPlan) -> Result<super::plan::Logits, super::plan::ForwardError> {
         self.steps += 1;
         match self.steps {
             2 => Err(super::plan::ForwardError::Device("out of luck".into())),

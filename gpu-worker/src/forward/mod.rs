@@ -87,7 +87,8 @@ fn slots_are_distinct(slots: &[u32]) -> bool {
 /// If `blocks` do not cover `context + tokens.len()` tokens.
 pub fn push_span(plan: &mut StepPlan, tokens: &[u32], context: usize, blocks: &[u32], wanted: Range<usize>) {
     let start = plan.n_tokens() as u32;
-    let span = Span { start, len: tokens.len() as u32, context: context as u32, blocks: blocks.to_vec() };
+    let (len, context_tokens) = (tokens.len() as u32, context as u32);
+    let span = Span { start, len, context: context_tokens, blocks: blocks.to_vec(), ..Span::default() };
     plan.tokens.extend_from_slice(tokens);
     plan.positions.extend((context..context + tokens.len()).map(|position| position as u32));
     plan.slots.extend((context..context + tokens.len()).map(|position| slot_of(&span, position) as u32));

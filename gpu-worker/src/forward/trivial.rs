@@ -49,7 +49,8 @@ pub struct TrivialConfig {
 #[derive(Debug)]
 pub struct TrivialForward {
     config: TrivialConfig,
-    /// Hash of the token and position last written to each slot; `None` where nothing was written.
+    /// Hash of the token and position last written to each slot, and of all tokens before it, as a model's keys and values
+    /// depend on them; `None` where nothing was written.
     memory: Vec<Option<u64>>,
 }
 
@@ -63,15 +64,29 @@ impl TrivialForward {
     fn history(&self, span: &Span, last: usize) -> Result<u64, ForwardError> {
         let mut hash = 0x243f_6a88_85a3_08d3;
         for position in 0..=last {
-            let slot = slot_of(span, position);
-            let Some(written) = self.memory[slot] else {
-                return Err(ForwardError::Device(format!(
-                    "position {position} reads slot {slot}, which was never written"
-                )));
-            };
-            hash = mix(hash ^ written);
+            hash = mix(hash ^ self.read(span, position)?);
         }
         Ok(hash)
+    }
+
+    fn read(&self, span: &Span, position: usize) -> Result<u64, ForwardError> {
+        let slot = slot_of(span, position);
+        self.memory[slot].ok_or_else(|| {
+            ForwardError::Device(format!("position {position} reads slot {slot}, which was never written"))
+        })
+    }
+
+    fn write(&mut self, plan: &StepPlan, span: &Span) -> Result<(), ForwardError> {
+        for row in span.start as usize..(span.start + span.len) as usize {
+            let (token, position) = (plan.tokens[row], plan.positions[row]);
+            let before = match position.checked_sub(1) {
+                Some(previous) => self.read(span, previous as usize)?,
+                None => 0,
+            };
+            self.memory[plan.slots[row] as usize] =
+                Some(mix(before ^ mix((u64::from(position) << 32) | u64::from(token))));
+        }
+        Ok(())
     }
 
     fn fill_row(&self, history: u64, n_tokens: usize, row: &mut [f32]) {
@@ -97,8 +112,8 @@ impl Forward for TrivialForward {
         if !step_delay.is_zero() {
             std::thread::sleep(step_delay);
         }
-        for ((&token, &position), &slot) in plan.tokens.iter().zip(&plan.positions).zip(&plan.slots) {
-            self.memory[slot as usize] = Some(mix((u64::from(position) << 32) | u64::from(token)));
+        for span in &plan.spans {
+            self.write(plan, span)?;
         }
         let mut data = vec![0.0; plan.logit_rows.len() * vocab_size];
         let mut spans = plan.spans.iter();
@@ -180,6 +195,19 @@ mod tests {
         run(&mut broken, &[(&[1, 2, 3], 0, &[0])]);
         let overwritten = run(&mut broken, &[(&HISTORY[19..], 19, &[0, 1])]);
         assert_ne!(right.row(0), overwritten.row(0));
+    }
+
+    #[test]
+    fn what_is_cached_of_a_token_depends_on_the_tokens_before_it() {
+        let second = |first: u32| {
+            let mut forward = forward(Ending::Never);
+            run(&mut forward, &[(&[first; 16], 0, &[0]), (&[9; 16], 0, &[1])]);
+            run(&mut forward, &[(&HISTORY[..16], 16, &[0, 2])]);
+            // The same tokens at the same positions, behind another first block.
+            run(&mut forward, &[(&[5], 32, &[1, 2, 3])]).data
+        };
+        assert_ne!(second(1), second(2));
+        assert_eq!(second(1), second(1));
     }
 
     #[test]
