@@ -63,6 +63,12 @@ impl Preparer {
                 "stop_token_ids",
             ));
         }
+        if let Some(id) = request.sampling.logit_bias.keys().find(|id| **id as usize >= self.vocab_size) {
+            return Err(invalid(
+                format!("token id {id} is not in the vocabulary of {} tokens", self.vocab_size),
+                &format!("logit_bias.{id}"),
+            ));
+        }
         let mut end_ids = request.stop_token_ids.clone();
         if !request.ignore_eos {
             end_ids.extend_from_slice(self.tokenizer.eos_ids());

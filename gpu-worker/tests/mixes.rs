@@ -35,7 +35,13 @@ fn request(idx: usize, vocab: usize) -> Prepared {
         id: SequenceId(idx as u64),
         prompt: (0..n_prompt).map(|at| draw(idx as u32, 100 + at as u32, vocab) as u32).collect(),
         choosing: Choosing {
-            sampling: Sampling { temperature: if greedy { 0.0 } else { 1.0 }, ..Sampling::default() },
+            sampling: Sampling {
+                temperature: if greedy { 0.0 } else { 1.0 },
+                repetition_penalty: if idx % 3 == 1 { 1.2 } else { 1.0 },
+                frequency_penalty: if idx % 3 == 2 { 0.5 } else { 0.0 },
+                typical_p: if idx % 5 == 1 { 0.9 } else { 1.0 },
+                ..Sampling::default()
+            },
             seed: 1_000 + idx as u64,
             logprobs: Some(2),
         },

@@ -83,13 +83,7 @@ pub fn check(record: &Record) -> Result<(), String> {
     if logprobs != record.request.logprobs.map(|_| n_output) {
         return damaged("`logprobs` are not what was asked for");
     }
-    let sampling = &record.request.sampling;
-    let fits = (0.0..=2.0).contains(&sampling.temperature)
-        && sampling.top_p > 0.0
-        && sampling.top_p <= 1.0
-        && (0.0..1.0).contains(&sampling.min_p)
-        && sampling.top_k != Some(0)
-        && record.request.logprobs.is_none_or(|top| top <= 20);
+    let fits = record.request.sampling.is_in_range() && record.request.logprobs.is_none_or(|top| top <= 20);
     if !fits {
         return damaged("a sampling parameter is out of range");
     }

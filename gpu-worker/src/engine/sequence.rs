@@ -6,8 +6,9 @@ use std::time::Instant;
 
 use contract::{ErrorCode, FinishReason, JobError};
 
+use super::adjust::Adjustment;
 use super::blocks::BlockTable;
-use super::sampler::{Choosing, Chosen};
+use super::sampler::{self, Choosing, Chosen, Next, NotFinite, Scratch};
 
 /// Names a sequence towards the engine's owner; the engine never looks inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -130,12 +131,15 @@ pub(super) struct Sequence {
     /// Tokens whose keys and values are in the cache.
     pub(super) cached: usize,
     pub(super) table: BlockTable,
+    /// Bias and penalties, which count its tokens. They stay with it when it is preempted, as its tokens do.
+    adjustment: Option<Adjustment>,
 }
 
 impl Sequence {
     pub(super) fn new(prepared: Prepared) -> Self {
         let tokens = prepared.prompt.clone();
-        Self { prepared, tokens, cached: 0, table: BlockTable::default() }
+        let adjustment = Adjustment::new(&prepared.choosing.sampling, &prepared.prompt, prepared.max_tokens);
+        Self { prepared, tokens, cached: 0, table: BlockTable::default(), adjustment }
     }
 
     pub(super) fn n_prompt(&self) -> usize {
@@ -151,8 +155,19 @@ impl Sequence {
         self.tokens.len() - self.cached
     }
 
+    /// Chooses its next token from the logits of its last one.
+    pub(super) fn choose(&self, row: &[f32], scratch: &mut Scratch) -> Result<Chosen, NotFinite> {
+        let next = Next {
+            how: &self.prepared.choosing,
+            position: self.n_output() as u32,
+            banned: self.banned(),
+            adjustment: self.adjustment.as_ref(),
+        };
+        sampler::choose(row, &next, scratch)
+    }
+
     /// Ids that may not be chosen next.
-    pub(super) fn banned(&self) -> &[u32] {
+    fn banned(&self) -> &[u32] {
         if (self.n_output() as u32) < self.prepared.min_tokens { &self.prepared.end_ids } else { &[] }
     }
 
@@ -160,6 +175,9 @@ impl Sequence {
     pub(super) fn push(&mut self, chosen: Chosen) -> (TokenOutput, Option<Ending>) {
         let id = chosen.id;
         self.tokens.push(id);
+        if let Some(adjustment) = &mut self.adjustment {
+            adjustment.push(id);
+        }
         let n_output = self.n_output() as u32;
         let may_end = n_output >= self.prepared.min_tokens;
         let mut text = String::new();
