@@ -69,10 +69,16 @@ pub enum Input {
     Completion(Prompt),
 }
 
+/// Most answers to one request.
+pub const MAX_CHOICES: u8 = 8;
+
 /// How tokens are chosen. What is at its neutral value is not written, so that requests which do not use it look as they
 /// did before it was there.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Sampling {
+    /// Answers to draw, 1 to [`MAX_CHOICES`]; each has random numbers of its own under the same seed.
+    #[serde(default = "one_choice", skip_serializing_if = "is_one_choice")]
+    pub n: u8,
     /// Added to the logits of these tokens, by id, before anything else; each from -100 to 100.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub logit_bias: BTreeMap<u32, f32>,
@@ -107,6 +113,7 @@ pub struct Sampling {
 impl Default for Sampling {
     fn default() -> Self {
         Self {
+            n: 1,
             logit_bias: BTreeMap::new(),
             repetition_penalty: 1.0,
             presence_penalty: 0.0,
@@ -126,7 +133,8 @@ impl Sampling {
     pub fn is_in_range(&self) -> bool {
         let penalty = |penalty: f32| (-2.0..=2.0).contains(&penalty);
         let share = |share: f32| share > 0.0 && share <= 1.0;
-        (0.0..=2.0).contains(&self.temperature)
+        (1..=MAX_CHOICES).contains(&self.n)
+            && (0.0..=2.0).contains(&self.temperature)
             && self.top_k != Some(0)
             && share(self.top_p)
             && (0.0..1.0).contains(&self.min_p)
@@ -137,6 +145,14 @@ impl Sampling {
             && self.repetition_penalty.is_finite()
             && self.logit_bias.values().all(|bias| (-100.0..=100.0).contains(bias))
     }
+}
+
+fn one_choice() -> u8 {
+    1
+}
+
+fn is_one_choice(n: &u8) -> bool {
+    *n == 1
 }
 
 fn one() -> f32 {
@@ -169,9 +185,12 @@ pub struct Request {
     /// Go on after end-of-text tokens, up to `max_tokens`.
     #[serde(default)]
     pub ignore_eos: bool,
-    /// Texts that end the answer; not shown.
+    /// Texts that end the answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop: Vec<String>,
+    /// Show the text that ended the answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub include_stop: bool,
     /// Token ids that end the answer.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub stop_token_ids: Vec<u32>,
@@ -198,14 +217,15 @@ impl Request {
         }
     }
 
-    /// A guess at the tokens this job will take (prompt at four bytes a token, and the output asked for): for
+    /// A guess at the tokens this job will take (prompt at four bytes a token, and the outputs asked for): for
     /// capacity arithmetic and what a tenant may ask for in a minute, never for the limits of a model.
     pub fn estimated_tokens(&self) -> u32 {
         let prompt = match &self.input {
             Input::Completion(Prompt::Tokens(ids)) => ids.len(),
             _ => self.input_bytes() / 4,
         };
-        u32::try_from(prompt).unwrap_or(u32::MAX).saturating_add(self.max_tokens.unwrap_or(256))
+        let output = self.max_tokens.unwrap_or(256).saturating_mul(u32::from(self.sampling.n));
+        u32::try_from(prompt).unwrap_or(u32::MAX).saturating_add(output)
     }
 }
 
@@ -226,6 +246,7 @@ mod tests {
     #[test]
     fn what_is_used_is_read_back() {
         let sampling = Sampling {
+            n: 3,
             logit_bias: BTreeMap::from([(0, -100.0), (50_256, 0.1)]),
             repetition_penalty: 1.1,
             presence_penalty: -2.0,

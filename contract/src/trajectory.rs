@@ -147,6 +147,9 @@ pub struct RedactedRequest {
     pub ignore_eos: bool,
     /// How many stop strings were given.
     pub n_stop: u32,
+    /// Whether the one that ended the answer was shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub include_stop: bool,
     /// How many stop token ids were given.
     pub n_stop_token_ids: u32,
     /// How many of the likeliest tokens were asked for beside each.
@@ -169,8 +172,18 @@ pub struct RedactedChoice {
 impl RedactedRecord {
     /// The redacted view of a record.
     pub fn of(record: &Record) -> Self {
-        let Request { model, input: _, sampling, max_tokens, min_tokens, ignore_eos, stop, stop_token_ids, logprobs } =
-            &record.request;
+        let Request {
+            model,
+            input: _,
+            sampling,
+            max_tokens,
+            min_tokens,
+            ignore_eos,
+            stop,
+            include_stop,
+            stop_token_ids,
+            logprobs,
+        } = &record.request;
         let request = RedactedRequest {
             model: model.clone(),
             sampling: Sampling { logit_bias: BTreeMap::new(), ..sampling.clone() },
@@ -179,6 +192,7 @@ impl RedactedRecord {
             min_tokens: *min_tokens,
             ignore_eos: *ignore_eos,
             n_stop: count(stop.len()),
+            include_stop: *include_stop,
             n_stop_token_ids: count(stop_token_ids.len()),
             logprobs: *logprobs,
         };
@@ -342,6 +356,7 @@ mod tests {
                 min_tokens: 1,
                 ignore_eos: false,
                 stop: vec!["secret stop".into(), "\n".into()],
+                include_stop: false,
                 stop_token_ids: vec![987_654],
                 logprobs: None,
             },

@@ -34,6 +34,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             min_tokens: common.min_tokens,
             ignore_eos: common.ignore_eos,
             stop: common.stop,
+            include_stop: common.include_stop,
             stop_token_ids: common.stop_token_ids,
             logprobs,
         },
@@ -88,6 +89,7 @@ mod tests {
             model: "m".into(),
             input: Input::Chat(vec![Message { role: Role::User, content: "Hi".into(), name: None }]),
             sampling: Sampling {
+                n: 1,
                 logit_bias: BTreeMap::new(),
                 repetition_penalty: 1.0,
                 presence_penalty: 0.0,
@@ -103,6 +105,7 @@ mod tests {
             min_tokens: 0,
             ignore_eos: false,
             stop: vec![],
+            include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
         };
@@ -119,10 +122,10 @@ mod tests {
                 {"role": "assistant", "content": "", "tool_calls": null, "refusal": null, "annotations": []},
                 {"role": "system", "content": "s"},
             ],
-            "temperature": 0, "top_p": 0.5, "top_k": 40, "min_p": 0.25, "typical_p": 0.75, "seed": -1,
+            "temperature": 0, "top_p": 0.5, "top_k": 40, "min_p": 0.25, "typical_p": 0.75, "seed": -1, "n": 3, "best_of": 3,
             "presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.25,
             "logit_bias": {"0": -100, "4294967295": 2.5},
-            "stop": ["x", "y"], "stop_token_ids": [7, 8.0], "min_tokens": 2, "max_tokens": 9,
+            "stop": ["x", "y"], "include_stop_str_in_output": true, "stop_token_ids": [7, 8.0], "min_tokens": 2, "max_tokens": 9,
             "max_completion_tokens": 9.0, "ignore_eos": true, "logprobs": true, "top_logprobs": 20,
             "stream": true, "stream_options": {"include_usage": true}, "metadata": {"k": "v"},
         });
@@ -142,6 +145,7 @@ mod tests {
             ]
         );
         let sampling = Sampling {
+            n: 3,
             logit_bias: BTreeMap::from([(0, -100.0), (4_294_967_295, 2.5)]),
             repetition_penalty: 1.25,
             presence_penalty: -2.0,
@@ -156,7 +160,7 @@ mod tests {
         assert_eq!(request.sampling, sampling);
         assert_eq!((request.min_tokens, request.max_tokens, request.ignore_eos), (2, Some(9), true));
         assert_eq!((request.stop, request.stop_token_ids), (vec!["x".to_owned(), "y".to_owned()], vec![7, 8]));
-        assert_eq!(request.logprobs, Some(20));
+        assert_eq!((request.logprobs, request.include_stop), (Some(20), true));
     }
 
     #[test]

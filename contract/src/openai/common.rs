@@ -9,7 +9,7 @@ use super::{
     MAX_LOGIT_BIASES, MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS, MAX_STOP_CHARS,
     MAX_STOP_TOKEN_IDS, MAX_STOPS, MAX_STRING_BYTES, ParseCode, ParseError, fields,
 };
-use crate::request::Sampling;
+use crate::request::{MAX_CHOICES, Sampling};
 use crate::retention::Storage;
 
 /// Most bytes of a name (model, user, cache key).
@@ -23,6 +23,7 @@ pub(super) struct Common {
     pub min_tokens: u32,
     pub ignore_eos: bool,
     pub stop: Vec<String>,
+    pub include_stop: bool,
     pub stop_token_ids: Vec<u32>,
     pub stream: bool,
     pub include_usage: bool,
@@ -44,6 +45,7 @@ impl Common {
         }
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
         let (stop, stop_token_ids) = (stops(fields)?, stop_token_ids(fields)?);
+        let include_stop = fields.boolean("include_stop_str_in_output")?.unwrap_or(false);
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = stream_options(fields, stream)?;
         let metadata = metadata(fields)?;
@@ -57,6 +59,7 @@ impl Common {
             min_tokens,
             ignore_eos,
             stop,
+            include_stop,
             stop_token_ids,
             stream,
             include_usage,
@@ -88,11 +91,11 @@ fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ParseError> {
     let (presence, frequency) = (penalty("presence_penalty")?, penalty("frequency_penalty")?);
     let seed = fields.integer("seed", i64::MIN, i64::MAX)?;
     Ok(Sampling {
+        n: choices(fields)?,
         logit_bias: logit_bias(fields)?,
         // Above 0 and finite in single precision too.
-        repetition_penalty: repetition.map_or(defaults.repetition_penalty, |x| {
-            x.clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32
-        }),
+        repetition_penalty: repetition
+            .map_or(defaults.repetition_penalty, |x| x.clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32),
         presence_penalty: presence.map_or(defaults.presence_penalty, |x| x as f32),
         frequency_penalty: frequency.map_or(defaults.frequency_penalty, |x| x as f32),
         temperature: temperature.map_or(defaults.temperature, |x| x as f32),
@@ -104,6 +107,17 @@ fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ParseError> {
         typical_p: typical_p.map_or(defaults.typical_p, |x| (x as f32).max(f32::MIN_POSITIVE)),
         seed: seed.map(|seed| seed as u64),
     })
+}
+
+/// How many answers are asked for. All that are drawn are shown: `best_of` can only say the same.
+fn choices(fields: &mut Fields<'_>) -> Result<u8, ParseError> {
+    let n = fields.integer("n", 1, i64::from(MAX_CHOICES))?.unwrap_or(1);
+    if let Some(best_of) = fields.integer("best_of", 1, i64::from(u32::MAX))?.filter(|best_of| *best_of != n) {
+        let what =
+            format_args!("is {best_of} while `n` is {n}: drawing more than is shown is not supported, give `n` alone");
+        return Err(fields::error(fields.path("best_of"), ParseCode::UnsupportedParameter, what));
+    }
+    Ok(u8::try_from(n).unwrap_or(MAX_CHOICES))
 }
 
 /// What is added to the logits of tokens, by id. No vocabulary is known here: ids beyond one are refused where it is.
@@ -244,11 +258,9 @@ fn is_empty_object(value: &Value) -> bool {
 
 /// Known features that are not there yet: the value that asks for nothing passes, since clients like to send it.
 fn refuse_unsupported(fields: &mut Fields<'_>) -> Result<(), ParseError> {
-    for name in ["n", "best_of", "length_penalty"] {
-        fields.only(name, |v| is_number(v, 1.0), "1")?;
-    }
+    fields.only("length_penalty", |v| is_number(v, 1.0), "1")?;
     fields.only("priority", |v| is_number(v, 0.0), "0")?;
-    for name in ["echo", "use_beam_search", "include_stop_str_in_output", "return_token_ids"] {
+    for name in ["echo", "use_beam_search", "return_token_ids"] {
         fields.only(name, |v| v == false, "false")?;
     }
     for name in ["skip_special_tokens", "spaces_between_special_tokens"] {

@@ -28,7 +28,8 @@ fn check(error: ParseError, param: &str, code: ParseCode) {
 #[test]
 fn shared_parameters_out_of_range_are_named() {
     let long = "x".repeat(129);
-    let too_many_biases: Value = (0..1_025).map(|id| (id.to_string(), json!(1))).collect::<serde_json::Map<_, _>>().into();
+    let too_many_biases: Value =
+        (0..1_025).map(|id| (id.to_string(), json!(1))).collect::<serde_json::Map<_, _>>().into();
     let cases: Vec<(&str, Value, &str, ParseCode)> = vec![
         ("model", json!(null), "model", MissingRequiredParameter),
         ("model", json!(7), "model", InvalidType),
@@ -65,6 +66,7 @@ fn shared_parameters_out_of_range_are_named() {
         ("max_completion_tokens", json!(-3), "max_completion_tokens", InvalidValue),
         ("min_tokens", json!(-1), "min_tokens", InvalidValue),
         ("ignore_eos", json!("yes"), "ignore_eos", InvalidType),
+        ("include_stop_str_in_output", json!(1), "include_stop_str_in_output", InvalidType),
         ("stream", json!(1), "stream", InvalidType),
         ("stream_options", json!({"include_usage": true}), "stream_options", InvalidValue),
         ("metadata", json!(["a"]), "metadata", InvalidType),
@@ -74,7 +76,11 @@ fn shared_parameters_out_of_range_are_named() {
         ("store", json!(true), "store", UnsupportedParameter),
         ("user", json!(7), "user", InvalidType),
         ("service_tier", json!(false), "service_tier", InvalidType),
-        ("n", json!(2), "n", UnsupportedParameter),
+        ("n", json!(0), "n", InvalidValue),
+        ("n", json!(9), "n", InvalidValue),
+        ("n", json!(1.5), "n", InvalidValue),
+        ("n", json!("2"), "n", InvalidType),
+        ("best_of", json!(0), "best_of", InvalidValue),
         ("best_of", json!(3), "best_of", UnsupportedParameter),
         ("presence_penalty", json!(2.01), "presence_penalty", InvalidValue),
         ("presence_penalty", json!(-3), "presence_penalty", InvalidValue),

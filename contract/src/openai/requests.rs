@@ -27,6 +27,12 @@ pub struct SharedParameters {
     pub max_completion_tokens: Option<u32>,
     /// End-of-text tokens and stops cannot come before this many tokens.
     pub min_tokens: Option<u32>,
+    /// Answers to draw; default 1.
+    #[schema(minimum = 1, maximum = 8)]
+    pub n: Option<u8>,
+    /// The same as `n`, or left out.
+    #[schema(minimum = 1, maximum = 8)]
+    pub best_of: Option<u8>,
     /// 0 is greedy; default 1.
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f64>,
@@ -60,6 +66,8 @@ pub struct SharedParameters {
     pub seed: Option<i64>,
     /// One text, or up to 8, of up to 128 characters, that end the answer and are not shown.
     pub stop: Option<Value>,
+    /// Show the stop text that ended the answer.
+    pub include_stop_str_in_output: Option<bool>,
     /// Up to 64 token ids that end the answer.
     #[schema(max_items = 64)]
     pub stop_token_ids: Option<Vec<u32>>,

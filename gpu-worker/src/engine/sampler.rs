@@ -276,12 +276,7 @@ fn keep_mass(
 ///
 /// `weight` is `e^depth`. With W the sum of weights a candidate's information is `ln W - depth` and the entropy `ln W`
 /// less the mean depth, so what counts is how far its depth is from the mean.
-fn keep_typical(
-    candidates: &mut Vec<(u32, f32)>,
-    mass: f32,
-    weight: impl Fn(f32) -> f32,
-    depth: impl Fn(f32) -> f64,
-) {
+fn keep_typical(candidates: &mut Vec<(u32, f32)>, mass: f32, weight: impl Fn(f32) -> f32, depth: impl Fn(f32) -> f64) {
     let (mut total, mut sum) = (0f64, 0f64);
     for (_, logit) in candidates.iter() {
         let weight = f64::from(weight(*logit));
