@@ -173,7 +173,7 @@ impl Follow {
             self.end(finished);
             return;
         };
-        let whole = record.choices.first().map_or(&[][..], |choice| &choice.output_ids);
+        let whole = record.streamed_ids();
         if self.ids.is_empty() {
             // Whoever asks to resume beyond the last token has missed nothing but the end.
             self.first = self.first.min(u32::try_from(whole.len()).unwrap_or(u32::MAX));

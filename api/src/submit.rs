@@ -139,6 +139,10 @@ pub(crate) fn check(model: &ServedModel, request: &Request, at: &str) -> Result<
         }
         in_vocabulary(ids, "prompt")?;
     }
+    if let Some(id) = request.sampling.logit_bias.keys().find(|id| **id >= model.vocab_size) {
+        let problem = format_args!("is no token of `{}`, which has ids below {}", model.name, model.vocab_size);
+        return Err(ApiError::query(path(&format!("logit_bias.{id}")), problem));
+    }
     in_vocabulary(&request.stop_token_ids, "stop_token_ids")
 }
 

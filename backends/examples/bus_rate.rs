@@ -19,7 +19,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const FAST: u32 = 2_000;
 
 fn step(jobs: &[JobId], position: u32) -> Vec<JobEvent> {
-    let token = || TokenEvent { position, id: 10_000 + position, text: " word".into(), logprob: None };
+    let token = || TokenEvent { position, id: 10_000 + position, choice: 0, text: " word".into(), logprob: None };
     jobs.iter().map(|job| JobEvent { job: *job, attempt: 1, body: JobEventBody::Token(token()) }).collect()
 }
 

@@ -35,15 +35,23 @@ pub enum JobEventBody {
 /// One generated token and the text it made visible.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct TokenEvent {
-    /// Tokens generated so far, this one included: the id of the event, from 1.
+    /// Tokens told of so far, those of all answers and this one included: the id of the event, from 1.
     pub position: u32,
     /// The token.
     pub id: u32,
+    /// Which answer it belongs to, from 0. Tokens of several come in turn: the first of each, then the second of each that
+    /// has one, so that every attempt gives them in the same order.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub choice: u32,
     /// Text that became visible with it; empty while a character or a possible stop string is incomplete.
     pub text: String,
     /// If asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprob: Option<TokenLogprob>,
+}
+
+fn is_first(choice: &u32) -> bool {
+    *choice == 0
 }
 
 /// Short messages to whoever listens. A lost one costs time, never truth.

@@ -48,7 +48,7 @@ pub use ports::{
 };
 pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, Trajectories, TrajectoryMode};
 pub use release::ServedModel;
-pub use request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
+pub use request::{Input, Kind, MAX_CHOICES, Message, Prompt, Request, Role, Sampling};
 pub use retention::{ExpiredJob, Storage};
 pub use schedule::{
     BatchTemplate, CatchUp, Cron, Fired, NewSchedule, Overlap, Schedule, ScheduleChange, ScheduleId, ScheduleRefused,

@@ -216,7 +216,7 @@ pub struct Record {
     pub prompt_text: String,
     /// Its token ids.
     pub prompt_ids: Vec<u32>,
-    /// The answers; one so far.
+    /// The answers, as many as were asked for.
     pub choices: Vec<ChoiceRecord>,
     /// Tokens used.
     pub usage: Usage,
@@ -287,10 +287,26 @@ impl Record {
         if record.v == 1 { Ok(record) } else { Err(RecordError::Version(record.v)) }
     }
 
-    /// SHA-256 over the output ids of the first choice, little-endian: what the last event of a stream carries, so
+    /// Where each token of the stream stands, in the order in which they are streamed: its choice, and its place there.
+    /// The first token of each choice, then the second of each that has one, and so on.
+    pub fn stream_order(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+        let longest = self.choices.iter().map(|choice| choice.output_ids.len()).max().unwrap_or(0);
+        let having = |nth| {
+            let has = move |(_, choice): &(usize, &ChoiceRecord)| nth < choice.output_ids.len();
+            self.choices.iter().enumerate().filter(has).map(move |(choice, _)| (choice, nth))
+        };
+        (0..longest).flat_map(having)
+    }
+
+    /// The output ids of all choices in the order in which they are streamed.
+    pub fn streamed_ids(&self) -> Vec<u32> {
+        self.stream_order().map(|(choice, nth)| self.choices[choice].output_ids[nth]).collect()
+    }
+
+    /// SHA-256 over the output ids in the order of the stream, little-endian: what the last event of a stream carries, so
     /// that a reader who spliced two attempts knows whether they agreed.
     pub fn output_hash(&self) -> String {
-        output_hash(self.choices.first().map_or(&[], |choice| &choice.output_ids))
+        output_hash(&self.streamed_ids())
     }
 }
 

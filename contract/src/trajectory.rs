@@ -9,6 +9,7 @@
 //! job's row (`segment`) tells which of them counts.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
@@ -132,8 +133,11 @@ pub struct RedactedRecord {
 pub struct RedactedRequest {
     /// The model name the client used.
     pub model: String,
-    /// How tokens were chosen.
+    /// How tokens were chosen, but for `logit_bias`.
     pub sampling: Sampling,
+    /// How many token ids `logit_bias` had.
+    #[serde(default, skip_serializing_if = "is_none_given")]
+    pub n_logit_bias: u32,
     /// Most tokens to generate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
@@ -143,6 +147,9 @@ pub struct RedactedRequest {
     pub ignore_eos: bool,
     /// How many stop strings were given.
     pub n_stop: u32,
+    /// Whether the one that ended the answer was shown.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub include_stop: bool,
     /// How many stop token ids were given.
     pub n_stop_token_ids: u32,
     /// How many of the likeliest tokens were asked for beside each.
@@ -165,15 +172,27 @@ pub struct RedactedChoice {
 impl RedactedRecord {
     /// The redacted view of a record.
     pub fn of(record: &Record) -> Self {
-        let Request { model, input: _, sampling, max_tokens, min_tokens, ignore_eos, stop, stop_token_ids, logprobs } =
-            &record.request;
+        let Request {
+            model,
+            input: _,
+            sampling,
+            max_tokens,
+            min_tokens,
+            ignore_eos,
+            stop,
+            include_stop,
+            stop_token_ids,
+            logprobs,
+        } = &record.request;
         let request = RedactedRequest {
             model: model.clone(),
-            sampling: sampling.clone(),
+            sampling: Sampling { logit_bias: BTreeMap::new(), ..sampling.clone() },
+            n_logit_bias: count(sampling.logit_bias.len()),
             max_tokens: *max_tokens,
             min_tokens: *min_tokens,
             ignore_eos: *ignore_eos,
             n_stop: count(stop.len()),
+            include_stop: *include_stop,
             n_stop_token_ids: count(stop_token_ids.len()),
             logprobs: *logprobs,
         };
@@ -196,6 +215,10 @@ impl RedactedRecord {
             timings: record.timings,
         }
     }
+}
+
+fn is_none_given(n: &u32) -> bool {
+    *n == 0
 }
 
 fn count(n: usize) -> u32 {
@@ -323,11 +346,17 @@ mod tests {
                     content: "secret question".into(),
                     name: Some("secret name".into()),
                 }]),
-                sampling: Sampling { seed: Some(5), ..Sampling::default() },
+                sampling: Sampling {
+                    seed: Some(5),
+                    logit_bias: BTreeMap::from([(456_789, 1.0)]),
+                    presence_penalty: 0.5,
+                    ..Sampling::default()
+                },
                 max_tokens: Some(9),
                 min_tokens: 1,
                 ignore_eos: false,
                 stop: vec!["secret stop".into(), "\n".into()],
+                include_stop: false,
                 stop_token_ids: vec![987_654],
                 logprobs: None,
             },
@@ -351,7 +380,7 @@ mod tests {
     fn a_redacted_line_holds_nothing_that_was_said() {
         let record = record("secret answer");
         let line = serde_json::to_string(&RedactedRecord::of(&record)).unwrap();
-        for said in ["secret", "123456", "987654", "prompt_ids", "output_ids", "\"text\"", "stop_reason"] {
+        for said in ["secret", "123456", "987654", "456789", "prompt_ids", "output_ids", "\"text\"", "stop_reason"] {
             assert!(!line.contains(said), "{said} is in {line}");
         }
         let value: serde_json::Value = serde_json::from_str(&line).unwrap();
@@ -360,6 +389,8 @@ mod tests {
         assert_eq!(value["choices"][0]["output_hash"], hash);
         assert_eq!(value["choices"][0]["n_output"], 1);
         assert_eq!((&value["seed"], &value["request"]["n_stop"]), (&u64::MAX.into(), &2.into()));
+        assert_eq!(value["request"]["n_logit_bias"], 1);
+        assert_eq!(value["request"]["sampling"]["presence_penalty"], 0.5);
         assert_eq!((&value["usage"]["prompt_tokens"], &value["timings"]["finished_ms"]), (&2.into(), &3.into()));
         assert_eq!((&value["redacted"], &value["release"]), (&true.into(), &"ab".repeat(32).into()));
     }

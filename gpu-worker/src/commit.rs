@@ -12,8 +12,7 @@ use contract::{
 };
 use tokio::sync::mpsc;
 
-use crate::collect::Collected;
-use crate::engine::sequence::Ending;
+use crate::collect::{Collected, Unfinished};
 use crate::live::Live;
 use crate::pump::EventBuffer;
 use crate::stage::{Stager, Staging};
@@ -29,7 +28,7 @@ pub struct Finished {
 }
 
 enum End {
-    Ran { job: Box<Collected>, ending: Ending },
+    Ran { job: Box<Collected> },
     Staged { record: RecordLocation, first_token_ms: Option<u64> },
     NotPrepared(JobError),
     NotWanted,
@@ -38,8 +37,8 @@ enum End {
 
 impl Finished {
     /// A job that left the engine.
-    pub fn from_engine(job: Collected, ending: Ending, usage: Usage) -> Self {
-        Self { lease: job.lease(), usage, end: End::Ran { job: Box::new(job), ending } }
+    pub fn from_engine(job: Collected) -> Self {
+        Self { lease: job.lease(), usage: job.usage(), end: End::Ran { job: Box::new(job) } }
     }
 
     /// A job whose request the worker could not prepare.
@@ -127,13 +126,18 @@ impl Committer {
 
     fn prepare(&self, end: End, usage: Usage) -> Write {
         match end {
-            End::Ran { job, ending: Ending::Finished { reason, stop } } => {
+            End::Ran { job } => {
                 let (lease, first_token_ms, deadline) = (job.lease(), job.first_token_ms(), job.deadline());
-                let record = job.into_record(self.release.clone(), reason, stop, usage);
-                let failed = |what: String| Write::Retry(JobError::new(ErrorCode::StorageFailed, what));
+                let record = match job.into_record(self.release.clone()) {
+                    Ok(record) => record,
+                    Err(Unfinished::Dropped) => return Write::UsageOnly,
+                    Err(Unfinished::DeadlinePassed) => return Write::Finish(Outcome::Expired { usage }),
+                    Err(Unfinished::Failed(error)) => return failed(error, usage),
+                };
+                let unstored = |what: String| Write::Retry(JobError::new(ErrorCode::StorageFailed, what));
                 let bytes = match record.encode() {
                     Ok(bytes) => bytes,
-                    Err(err) => return failed(format!("the record could not be encoded: {err}")),
+                    Err(err) => return unstored(format!("the record could not be encoded: {err}")),
                 };
                 if bytes.len() <= INLINE_BYTES {
                     let record = RecordLocation::Inline(bytes);
@@ -141,23 +145,15 @@ impl Committer {
                 }
                 match self.stager.stage(Staging { lease, bytes, deadline, usage, first_token_ms }) {
                     Ok(()) => Write::Later,
-                    Err(err) => failed(format!("the record could not be stored: {err}")),
+                    Err(err) => unstored(format!("the record could not be stored: {err}")),
                 }
             }
             End::Staged { record, first_token_ms } => {
                 Write::Finish(Outcome::Succeeded { record, usage, first_token_ms })
             }
-            End::Ran { ending: Ending::Dropped, .. } | End::NotWanted => Write::UsageOnly,
-            End::Ran { ending: Ending::DeadlinePassed, .. } | End::DeadlinePassed => {
-                Write::Finish(Outcome::Expired { usage })
-            }
-            End::Ran { ending: Ending::Failed(error), .. } | End::NotPrepared(error) => {
-                if error.code.is_transient() {
-                    Write::Retry(error)
-                } else {
-                    Write::Finish(Outcome::Failed { error, usage })
-                }
-            }
+            End::NotWanted => Write::UsageOnly,
+            End::DeadlinePassed => Write::Finish(Outcome::Expired { usage }),
+            End::NotPrepared(error) => failed(error, usage),
         }
     }
 
@@ -250,6 +246,11 @@ impl Committer {
             }
         }
     }
+}
+
+/// What is written for a job that failed.
+fn failed(error: JobError, usage: Usage) -> Write {
+    if error.code.is_transient() { Write::Retry(error) } else { Write::Finish(Outcome::Failed { error, usage }) }
 }
 
 fn state_of(outcome: &Outcome) -> JobState {

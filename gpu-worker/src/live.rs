@@ -28,6 +28,8 @@ const COMMITS_WITHIN: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 struct Entry {
     phase: Phase,
+    /// Sequences it takes in the engine: 1 until its request is known.
+    n_sequences: usize,
     mark: DropMark,
 }
 
@@ -51,25 +53,23 @@ impl Live {
             std::collections::hash_map::Entry::Occupied(_) => None,
             std::collections::hash_map::Entry::Vacant(place) => {
                 let mark = DropMark::default();
-                place.insert(Entry { phase: Phase::Leasing, mark: mark.clone() });
+                place.insert(Entry { phase: Phase::Leasing, n_sequences: 1, mark: mark.clone() });
                 Some(mark)
             }
         }
     }
 
-    /// The lease was granted: it is to be renewed from now on.
-    pub fn leased(&self, lease: Lease) {
-        self.set_phase(lease, Phase::Running);
+    /// The lease was granted: it is to be renewed from now on. The job will take `n_sequences` in the engine.
+    pub fn leased(&self, lease: Lease, n_sequences: usize) {
+        if let Some(entry) = self.lock().get_mut(&lease) {
+            (entry.phase, entry.n_sequences) = (Phase::Running, n_sequences);
+        }
     }
 
     /// It left the engine: its room is free, its lease still needed.
     pub fn committing(&self, lease: Lease) {
-        self.set_phase(lease, Phase::Committing(Instant::now()));
-    }
-
-    fn set_phase(&self, lease: Lease, phase: Phase) {
         if let Some(entry) = self.lock().get_mut(&lease) {
-            entry.phase = phase;
+            entry.phase = Phase::Committing(Instant::now());
         }
     }
 
@@ -106,9 +106,11 @@ impl Live {
         entries.iter().filter(|(_, entry)| entry.phase != Phase::Leasing).map(|(lease, _)| *lease).collect()
     }
 
-    /// Jobs that take room in the engine, or are about to.
+    /// Sequences of jobs that take room in the engine, or are about to.
     pub fn n_active(&self) -> usize {
-        self.lock().values().filter(|entry| !matches!(entry.phase, Phase::Committing(_))).count()
+        let entries = self.lock();
+        let active = entries.values().filter(|entry| !matches!(entry.phase, Phase::Committing(_)));
+        active.map(|entry| entry.n_sequences).sum()
     }
 
     /// Jobs that would be lost with this worker, but for those whose commits wait for a service that is away.
@@ -142,7 +144,7 @@ mod tests {
         let mark = live.enter(lease).unwrap();
         assert!(live.leases().is_empty(), "a lease that is only asked for is not renewed");
         live.mark_job(lease.job);
-        live.leased(lease);
+        live.leased(lease, 1);
         assert!(mark.is_set());
         assert_eq!(live.leases(), [lease]);
     }
@@ -152,9 +154,10 @@ mod tests {
         let live = Live::default();
         let lease = Lease { job: JobId::new(), attempt: 2 };
         let mark = live.enter(lease).unwrap();
-        live.leased(lease);
-        assert!(live.enter(lease).is_none(), "a duplicate wake-up leaves the running job's entry alone");
         assert_eq!(live.n_active(), 1);
+        live.leased(lease, 3);
+        assert!(live.enter(lease).is_none(), "a duplicate wake-up leaves the running job's entry alone");
+        assert_eq!(live.n_active(), 3);
         live.committing(lease);
         assert_eq!((live.n_active(), live.n_held(), live.leases().len()), (0, 1, 1));
         live.mark_job(lease.job);

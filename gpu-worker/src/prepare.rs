@@ -6,8 +6,10 @@ use std::time::Instant;
 
 use contract::{ErrorCode, Input, JobError, Leased, Prompt};
 
+use crate::collect::Running;
+use crate::engine::random::seed_of_choice;
 use crate::engine::sampler::Choosing;
-use crate::engine::sequence::{DropMark, OutputText, Piece, Prepared, SequenceId};
+use crate::engine::sequence::{DropMark, OutputText, Piece, Prepared};
 use crate::scopes::CacheScopes;
 use crate::text::{Prompts, TextError, TextStream, TextTokenizer};
 
@@ -28,27 +30,33 @@ pub struct Preparer {
     pub scopes: Option<Arc<CacheScopes>>,
 }
 
-/// A prepared sequence with the prompt it came from.
+/// The prepared sequences of a job with the prompt they came from.
 pub struct Ready {
-    /// For the engine.
-    pub prepared: Prepared,
+    /// For the engine: one for each answer, in order.
+    pub prepared: Vec<Prepared>,
     /// The prompt as text, for the record.
     pub prompt_text: String,
+    /// Its token ids.
+    pub prompt_ids: Vec<u32>,
 }
 
 impl Preparer {
-    /// Renders and tokenises; the sequence ends at the job's deadline.
+    /// Renders and tokenises; the sequences, named after `name`, end at the job's deadline.
     ///
     /// # Errors
     /// A permanent [`JobError`] that names the request's field at fault.
     pub fn prepare(
         &self,
-        id: SequenceId,
+        name: Running,
         leased: &Leased,
         mark: DropMark,
         leased_at: Instant,
     ) -> Result<Ready, JobError> {
         let request = &leased.request;
+        if !request.sampling.is_in_range() {
+            // What the API accepted never is: the row was damaged, or written by somebody else.
+            return Err(invalid("a sampling parameter is out of range", "request"));
+        }
         let (prompt_text, prompt) = self.prompt_of(&request.input)?;
         if prompt.is_empty() {
             return Err(invalid("the prompt is empty: there is nothing to continue", input_param(&request.input)));
@@ -66,24 +74,39 @@ impl Preparer {
                 "stop_token_ids",
             ));
         }
+        if let Some(id) = request.sampling.logit_bias.keys().find(|id| **id as usize >= self.vocab_size) {
+            return Err(invalid(
+                format!("token id {id} is not in the vocabulary of {} tokens", self.vocab_size),
+                &format!("logit_bias.{id}"),
+            ));
+        }
         let mut end_ids = request.stop_token_ids.clone();
         if !request.ignore_eos {
             end_ids.extend_from_slice(self.tokenizer.eos_ids());
         }
-        let stream = TextStream::new(Arc::clone(&self.tokenizer), request.stop.clone(), false, true);
-        let prepared = Prepared {
-            id,
-            scope: self.scopes.as_ref().map(|scopes| scopes.of(&leased.tenant)),
-            prompt,
-            choosing: Choosing { sampling: request.sampling.clone(), seed: leased.seed, logprobs: request.logprobs },
-            max_tokens,
-            min_tokens: request.min_tokens.min(max_tokens),
-            end_ids,
-            text: Box::new(StreamText { stream: Some(stream), stops: request.stop.clone() }),
-            deadline: leased_at.checked_add(leased.deadline_in),
-            mark,
+        let scope = self.scopes.as_ref().map(|scopes| scopes.of(&leased.tenant));
+        let sequence = |choice: u32| {
+            let tokenizer = Arc::clone(&self.tokenizer);
+            let stream = TextStream::new(tokenizer, request.stop.clone(), request.include_stop, true);
+            Prepared {
+                id: name.sequence(choice),
+                scope,
+                prompt: prompt.clone(),
+                choosing: Choosing {
+                    sampling: request.sampling.clone(),
+                    seed: seed_of_choice(leased.seed, choice),
+                    logprobs: request.logprobs,
+                },
+                max_tokens,
+                min_tokens: request.min_tokens.min(max_tokens),
+                end_ids: end_ids.clone(),
+                text: Box::new(StreamText { stream: Some(stream), stops: request.stop.clone() }),
+                deadline: leased_at.checked_add(leased.deadline_in),
+                mark: mark.clone(),
+            }
         };
-        Ok(Ready { prepared, prompt_text })
+        let prepared = (0..u32::from(request.sampling.n)).map(sequence).collect();
+        Ok(Ready { prepared, prompt_text, prompt_ids: prompt })
     }
 
     fn prompt_of(&self, input: &Input) -> Result<(String, Vec<u32>), JobError> {

@@ -132,7 +132,8 @@ impl Puller {
             }
             // Suspects hold entries in the live map, but no room in the engine.
             self.retire_unwanted(&mut suspects);
-            let active = self.live.n_active().saturating_sub(suspects.len());
+            let aside: usize = suspects.iter().map(|start| n_sequences(&start.leased)).sum();
+            let active = self.live.n_active().saturating_sub(aside);
             // What is done and not committed would be lost with a suspect's worker: it is not alone until then.
             let held = self.live.n_held().saturating_sub(suspects.len());
             isolated &= held > 0;
@@ -268,7 +269,7 @@ impl Puller {
                 self.live.leave(lease);
                 continue;
             };
-            self.live.leased(lease);
+            self.live.leased(lease, n_sequences(&leased));
             let start = Start { leased, mark, leased_at };
             if start.leased.losses > 0 {
                 suspects.push_back(start);
@@ -325,6 +326,11 @@ impl Puller {
             self.live.leave(*lease);
         }
     }
+}
+
+/// Sequences that a job takes in the engine: one for each answer.
+fn n_sequences(leased: &Leased) -> usize {
+    usize::from(leased.request.sampling.n)
 }
 
 #[cfg(test)]

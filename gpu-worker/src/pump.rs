@@ -5,13 +5,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use contract::{Bus, JobEvent, JobEventBody};
+use contract::{Bus, JobEvent, JobEventBody, Lease};
 use tokio::sync::{Notify, mpsc};
 
-use crate::collect::Collected;
+use crate::collect::{Collected, Running};
 use crate::commit::Finished;
 use crate::engine::planner::{Ended, StepOutput};
-use crate::engine::sequence::SequenceId;
 use crate::live::Live;
 use crate::text::TextTokenizer;
 
@@ -22,8 +21,8 @@ const BUFFERED_EVENTS: usize = 65_536;
 const RETRIED: Duration = Duration::from_secs(5);
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The jobs in the engine by sequence; entered before the engine hears of them.
-pub type Collecting = Arc<Mutex<HashMap<SequenceId, Collected>>>;
+/// The jobs in the engine; entered before the engine hears of them.
+pub type Collecting = Arc<Mutex<HashMap<Running, Collected>>>;
 
 /// Events on their way to the bus.
 #[derive(Debug, Default)]
@@ -100,21 +99,41 @@ impl Pump {
         let mut collecting = self.collecting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let mut events = Vec::with_capacity(output.tokens.len());
         for token in output.tokens {
-            if let Some(job) = collecting.get_mut(&token.id) {
-                let body = JobEventBody::Token(job.push(token, &self.tokenizer));
-                events.push(JobEvent { job: job.lease().job, attempt: job.lease().attempt, body });
+            if let Some(job) = collecting.get_mut(&Running::of(token.id).0) {
+                job.push(token, &self.tokenizer);
+                tell(job, &mut events);
+            }
+        }
+        let mut done = Vec::new();
+        for Ended { id, ending, prompt_tokens, cached_tokens, output_tokens } in output.ended {
+            let (name, choice) = Running::of(id);
+            let Some(job) = collecting.get_mut(&name) else { continue };
+            let usage = contract::Usage { prompt_tokens, cached_tokens, output_tokens };
+            job.end(choice, ending, usage);
+            // Others may have waited for the turn of this one.
+            tell(job, &mut events);
+            if job.has_ended() {
+                done.extend(collecting.remove(&name));
             }
         }
         if !events.is_empty() {
             self.events.push(events);
         }
-        for Ended { id, ending, prompt_tokens, cached_tokens, output_tokens } in output.ended {
-            let Some(job) = collecting.remove(&id) else { continue };
+        for job in done {
             self.live.committing(job.lease());
             self.room.notify_one();
-            let usage = contract::Usage { prompt_tokens, cached_tokens, output_tokens };
             // Unbounded by type, bounded by the live map: a job leaves it only when its commit is answered.
-            let _committer_is_gone = self.finished.send(Finished::from_engine(job, ending, usage));
+            let _committer_is_gone = self.finished.send(Finished::from_engine(job));
         }
     }
+}
+
+/// Appends the events of the tokens whose turn has come.
+fn tell(job: &mut Collected, events: &mut Vec<JobEvent>) {
+    let Lease { job: id, attempt } = job.lease();
+    events.extend(std::iter::from_fn(|| job.told()).map(|token| JobEvent {
+        job: id,
+        attempt,
+        body: JobEventBody::Token(token),
+    }));
 }

@@ -10,11 +10,10 @@ use object_store::ObjectStore;
 use tokio::sync::{Notify, Semaphore, mpsc, watch};
 use tokio::task::JoinHandle;
 
-use crate::collect::Collected;
+use crate::collect::{Collected, Running};
 use crate::commit::{Committer, Finished};
 use crate::engine::fault::FaultPoint;
 use crate::engine::planner::Limits;
-use crate::engine::sequence::SequenceId;
 use crate::engine::{self, Command, EngineStatus};
 use crate::heartbeat::{Beating, Heartbeat, Identity, OpenBeatPorts};
 use crate::live::Live;
@@ -269,8 +268,8 @@ struct Starter {
     room: Arc<Notify>,
 }
 
-/// Sequence names are unique in this process.
-static NEXT_SEQUENCE: AtomicU64 = AtomicU64::new(1);
+/// Names are unique in this process.
+static NEXT_NAME: AtomicU64 = AtomicU64::new(1);
 
 impl Starter {
     async fn run(mut self) {
@@ -294,14 +293,16 @@ impl Starter {
                     Err(Finished::not_prepared(lease, error))
                 });
                 match prepared {
-                    Ok((job, prepared)) => {
+                    Ok((name, job, prepared)) => {
                         let entry = |collecting: &Collecting, job| {
                             let mut jobs = collecting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-                            jobs.insert(prepared.id, job);
+                            jobs.insert(name, job);
                         };
                         entry(&collecting, job);
-                        // A closed channel means that the engine is gone, and with it the process.
-                        let _engine_is_gone = commands.send(Command::Start(Box::new(prepared))).await;
+                        for sequence in prepared {
+                            // A closed channel means that the engine is gone, and with it the process.
+                            let _engine_is_gone = commands.send(Command::Start(Box::new(sequence))).await;
+                        }
                     }
                     Err(finished) => ending.tell(lease, finished),
                 }
@@ -325,7 +326,10 @@ impl Ending {
     }
 }
 
-fn prepare(preparer: &Preparer, start: Start) -> Result<(Collected, engine::sequence::Prepared), Finished> {
+/// A job on its way into the engine.
+type Entering = (Running, Collected, Vec<engine::sequence::Prepared>);
+
+fn prepare(preparer: &Preparer, start: Start) -> Result<Entering, Finished> {
     let Start { leased, mark, leased_at } = start;
     let lease = leased.lease;
     if mark.is_set() {
@@ -334,8 +338,8 @@ fn prepare(preparer: &Preparer, start: Start) -> Result<(Collected, engine::sequ
     if leased_at.elapsed() >= leased.deadline_in {
         return Err(Finished::deadline_passed(lease));
     }
-    let id = SequenceId(NEXT_SEQUENCE.fetch_add(1, Ordering::Relaxed));
-    let ready = preparer.prepare(id, &leased, mark, leased_at).map_err(|error| Finished::not_prepared(lease, error))?;
-    let collected = Collected::new(leased, leased_at, ready.prompt_text, ready.prepared.prompt.clone());
-    Ok((collected, ready.prepared))
+    let name = Running(NEXT_NAME.fetch_add(1, Ordering::Relaxed));
+    let ready =
+        preparer.prepare(name, &leased, mark, leased_at).map_err(|error| Finished::not_prepared(lease, error))?;
+    Ok((name, Collected::new(leased, leased_at, ready.prompt_text, ready.prompt_ids), ready.prepared))
 }

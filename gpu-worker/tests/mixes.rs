@@ -41,7 +41,13 @@ fn request(idx: usize, vocab: usize, scope: Option<CacheScope>) -> Prepared {
         scope,
         prompt: (0..n_prompt).map(id_at).collect(),
         choosing: Choosing {
-            sampling: Sampling { temperature: if greedy { 0.0 } else { 1.0 }, ..Sampling::default() },
+            sampling: Sampling {
+                temperature: if greedy { 0.0 } else { 1.0 },
+                repetition_penalty: if idx % 3 == 1 { 1.2 } else { 1.0 },
+                frequency_penalty: if idx % 3 == 2 { 0.5 } else { 0.0 },
+                typical_p: if idx % 5 == 1 { 0.9 } else { 1.0 },
+                ..Sampling::default()
+            },
             seed: 1_000 + idx as u64,
             logprobs: Some(2),
         },

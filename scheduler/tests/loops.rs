@@ -206,6 +206,7 @@ fn job() -> NewJob {
             min_tokens: 0,
             ignore_eos: false,
             stop: vec![],
+            include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
         },

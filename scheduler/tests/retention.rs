@@ -157,6 +157,7 @@ fn job(trajectory: TrajectoryMode, keep: Option<Duration>) -> NewJob {
             min_tokens: 0,
             ignore_eos: false,
             stop: vec![],
+            include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
         },

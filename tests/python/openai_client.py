@@ -100,6 +100,36 @@ def a_seed_fixes_the_answer():
 
 
 @check
+def several_answers():
+    told = chat("Invent a name for a ship.", max_tokens=12, temperature=1.2, seed=5, n=3)
+    equal([choice.index for choice in told.choices], [0, 1, 2], "index")
+    texts = [choice.message.content for choice in told.choices]
+    alone = chat("Invent a name for a ship.", max_tokens=12, temperature=1.2, seed=5)
+    equal(texts[0], alone.choices[0].message.content, "the first answer with and without others")
+    assert len(set(texts)) > 1, texts
+    equal(told.usage.prompt_tokens, alone.usage.prompt_tokens, "the prompt counts once")
+    streamed = [""] * 3
+    for chunk in chat("Invent a name for a ship.", max_tokens=12, temperature=1.2, seed=5, n=3, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    equal(streamed, texts, "the deltas joined")
+
+
+@check
+def penalties_and_biases():
+    def words(**options):
+        return complete("one two one two one two one two", max_tokens=16, **options)
+
+    plain = words().choices[0]
+    equal(words(presence_penalty=0, frequency_penalty=0, logit_bias={}).choices[0].text, plain.text, "off")
+    assert words(frequency_penalty=2, presence_penalty=2).choices[0].text != plain.text, plain.text
+    assert words(extra_body={"repetition_penalty": 1.5}).choices[0].text != plain.text, plain.text
+    [first] = complete("one two one two", max_tokens=1, logit_bias={"0": 100}, logprobs=0).choices
+    equal(first.logprobs.text_offset, [0], "one token")
+    equal(first.text, complete([0], max_tokens=1, logit_bias={"0": 100}).choices[0].text, "the token with the bias")
+
+
+@check
 def chat_logprobs():
     answer = chat("What is the capital of France? Answer in one word.", max_tokens=16, logprobs=True, top_logprobs=3)
     tokens = answer.choices[0].logprobs.content
@@ -236,7 +266,7 @@ def bad_requests_name_the_field():
     bad("temperature", "invalid_type", extra_body={"temperature": "hot"})
     bad("top_p", "invalid_value", top_p=0)
     bad("max_tokens", "invalid_value", max_tokens=0)
-    bad("n", "unsupported_parameter", n=2)
+    bad("n", "invalid_value", n=9)
     bad("stop[1]", "invalid_value", stop=["a", ""])
     bad("top_logprobs", "invalid_value", top_logprobs=2)
     bad("stream_options", "invalid_value", stream_options={"include_usage": True})

@@ -106,6 +106,7 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
     let cancel_on_hang_up = key.is_none() && !prefer.respond_async;
     let Parsed { request, stream, include_usage, metadata, storage } = parsed;
     let is_waited_for = !prefer.respond_async || prefer.wait.is_some();
+    let n_choices = u32::from(request.sampling.n);
     let ask = Ask { tokens: request.estimated_tokens().into(), is_waited_for, ..Ask::ONE };
     let Admitted { tenant_bound, seat } = state.quotas.admit(&caller.tenant, ask)?;
     let submission = Submission {
@@ -128,7 +129,7 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
     if prefer.respond_async {
         answer_async(&state, &caller.tenant, submitted, prefer).await
     } else if stream {
-        answer_stream(&state, &caller.tenant, submitted, include_usage, seat).await
+        answer_stream(&state, &caller.tenant, submitted, Shape { include_usage, n_choices }, seat).await
     } else {
         answer_whole(&state, &caller.tenant, submitted).await
     }
@@ -201,13 +202,20 @@ fn describe(response: &mut Response, job: &Job, replayed: bool) {
     }
 }
 
+/// What a stream is to hold.
+struct Shape {
+    include_usage: bool,
+    /// Answers that were asked for.
+    n_choices: u32,
+}
+
 /// Streams the answer. What ends badly before the first token, and within [`crate::Limits::first_event`], has a real
 /// status; later, an error is an event.
 async fn answer_stream(
     state: &AppState,
     tenant: &TenantId,
     mut submitted: Submitted,
-    include_usage: bool,
+    shape: Shape,
     seat: Option<Seat>,
 ) -> Result<Response, ApiError> {
     let (mut follow, job) = Follow::start(state, tenant, submitted.job, 0).await?;
@@ -225,10 +233,11 @@ async fn answer_stream(
         }
         other => other,
     };
-    let chunks = Chunks::new(job.kind, &job.id, job.accepted_at, &job.route, &job.release, include_usage);
+    let chunks = Chunks::new(job.kind, &job.id, job.accepted_at, &job.route, &job.release, shape.include_usage);
     let hang_up = submitted.hang_up;
     let mut pieces = ChunkEvents { follow, chunks, hang_up, _seat: seat, ready: VecDeque::new(), ended: false };
-    pieces.ready.extend(pieces.chunks.opening().map(|chunk| sse::event(None, None, &chunk.to_json())));
+    let openings = (0..shape.n_choices).filter_map(|index| pieces.chunks.opening(index));
+    pieces.ready.extend(openings.map(|chunk| sse::event(None, None, &chunk.to_json())));
     if let Some(first) = first {
         pieces.take(first);
     }
@@ -283,8 +292,8 @@ impl ChunkEvents {
                 return;
             }
         };
-        if let Some(choice) = record.choices.first() {
-            let closing = self.chunks.closing(choice.finish_reason, choice.stop_reason.clone());
+        for (index, choice) in (0u32..).zip(&record.choices) {
+            let closing = self.chunks.closing(index, choice.finish_reason, choice.stop_reason.clone());
             self.ready.push_back(sse::event(None, None, &closing.to_json()));
         }
         if let Some(usage) = self.chunks.usage(record.usage) {

@@ -5,11 +5,12 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::Request;
 use backends::memory_bus::BusLimits;
+use contract::openai::views::replay;
 use contract::record::output_hash;
-use contract::{Class, JobId, JobStore};
+use contract::{ChoiceRecord, Class, FinishReason, JobEventBody, JobId, JobStore, Leased, Record, RecordLocation};
 use serde_json::{Value, json};
 
-use crate::support::{Choices, World, chat, events, model, request};
+use crate::support::{Choices, World, chat, events, model, record, request, succeeded};
 
 const CHAT: &str = "/v1/chat/completions";
 /// The second token shows nothing; the last brings what was held back.
@@ -218,4 +219,95 @@ async fn a_cancel_ends_the_stream_of_a_job_that_nobody_runs() {
     let events = reader.await.unwrap().events();
     assert_eq!(events.len(), 1);
     assert!(events[0].2.contains("\"status\":\"cancelled\""));
+}
+
+/// The script's answer, and one of two tokens that ends for its length.
+fn record_of_two(leased: &Leased) -> Record {
+    let mut record = record(leased, &SCRIPT);
+    record.choices.push(ChoiceRecord {
+        output_ids: vec![20, 21],
+        text: "xy".into(),
+        ends: vec![1, 2],
+        logprobs: None,
+        finish_reason: FinishReason::Length,
+        stop_reason: None,
+    });
+    record.usage.output_tokens = 6;
+    record
+}
+
+#[tokio::test]
+async fn two_answers_come_in_one_stream_and_one_body() {
+    let world = World::new().await;
+    let mut body = chat(true);
+    (body["n"], body["stream_options"]) = (json!(2), json!({"include_usage": true}));
+    let keyed = [("idempotency-key", "two")];
+    let calling = world.start(request(CHAT, &keyed, &body));
+    let leased = world.lease(Class::Interactive).await;
+    assert_eq!(leased.request.sampling.n, 2);
+    let record = record_of_two(&leased);
+    for token in replay(&record, 0).unwrap() {
+        world.event(&leased.lease, JobEventBody::Token(token)).await;
+    }
+    world.finish(&leased.lease, succeeded(&record, RecordLocation::Inline(record.encode().unwrap()))).await;
+    let streamed = calling.await.unwrap();
+    let seen: Vec<(u64, Value, Value)> = streamed
+        .events()
+        .iter()
+        .filter(|event| event.2 != "[DONE]")
+        .filter_map(|event| {
+            let chunk: Value = serde_json::from_str(&event.2).unwrap();
+            let choice = chunk["choices"].get(0)?.clone();
+            Some((choice["index"].as_u64().unwrap(), choice["delta"].clone(), choice["finish_reason"].clone()))
+        })
+        .collect();
+    let role = json!({"role": "assistant", "content": ""});
+    let text = |text: &str| json!({"content": text});
+    let expected = [
+        (0, role.clone(), Value::Null),
+        (1, role, Value::Null),
+        (0, text("Hé"), Value::Null),
+        (1, text("x"), Value::Null),
+        (1, text("y"), Value::Null),
+        (0, text("llo"), Value::Null),
+        (0, text("!"), Value::Null),
+        (0, json!({}), json!("stop")),
+        (1, json!({}), json!("length")),
+    ];
+    assert_eq!(seen, expected);
+    assert!(streamed.text.contains("\"prompt_tokens\":2,\"completion_tokens\":6"), "{}", streamed.text);
+    // From the record, byte for byte.
+    assert_eq!(world.call(request(CHAT, &keyed, &body)).await.text, streamed.text);
+    let job = world.get(&format!("/v1/jobs/{}", leased.lease.job)).await.json();
+    let choices = job["result"]["choices"].as_array().unwrap();
+    let shown: Vec<_> = choices.iter().map(|choice| (&choice["index"], &choice["message"]["content"])).collect();
+    assert_eq!(shown, [(&json!(0), &json!("Héllo!")), (&json!(1), &json!("xy"))]);
+    assert_eq!(job["result"]["usage"]["completion_tokens"], 6);
+}
+
+#[tokio::test]
+async fn events_of_two_answers_resume_after_every_position() {
+    let world = World::new().await;
+    let mut job = json!({"type": "completion", "request": {"model": "tiny", "prompt": "Hi", "n": 2, "best_of": 2}});
+    job["class"] = json!("standard");
+    let id: JobId = world.post("/v1/jobs", &job).await.json()["id"].as_str().unwrap().parse().unwrap();
+    let leased = world.lease(Class::Standard).await;
+    let record = record_of_two(&leased);
+    world.finish(&leased.lease, succeeded(&record, RecordLocation::Inline(record.encode().unwrap()))).await;
+    let expected = [(10, 0), (20, 1), (11, 0), (21, 1), (12, 0), (13, 0)];
+    for after in 0..=6usize {
+        let events = world.call(resume(id, after as u32)).await.events();
+        let seen: Vec<(u64, u64)> = events
+            .iter()
+            .filter(|event| event.0 == "token")
+            .map(|(_, _, data)| {
+                let data: Value = serde_json::from_str(data).unwrap();
+                (data["token_id"].as_u64().unwrap(), data["index"].as_u64().unwrap_or(0))
+            })
+            .collect();
+        assert_eq!(seen, expected[after..], "after {after}");
+        let (_, _, ended) = events.last().unwrap();
+        let ended: Value = serde_json::from_str(ended).unwrap();
+        assert_eq!(ended["output_hash"], output_hash(&[10, 20, 11, 21, 12, 13]));
+    }
 }

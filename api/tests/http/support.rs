@@ -207,7 +207,7 @@ impl World {
     pub async fn tokens(&self, lease: &Lease, script: &[(u32, &str)], positions: std::ops::RangeInclusive<u32>) {
         for (position, (id, text)) in (1u32..).zip(script) {
             if positions.contains(&position) {
-                let token = TokenEvent { position, id: *id, text: (*text).to_owned(), logprob: None };
+                let token = TokenEvent { position, id: *id, choice: 0, text: (*text).to_owned(), logprob: None };
                 self.event(lease, JobEventBody::Token(token)).await;
             }
         }

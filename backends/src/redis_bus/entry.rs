@@ -67,10 +67,26 @@ impl Written {
 
 /// A token as it is written; its position follows from the entry's id.
 #[derive(Serialize)]
-struct TokenOut<'e>(u32, &'e str, #[serde(skip_serializing_if = "Option::is_none")] Option<&'e TokenLogprob>);
+#[serde(untagged)]
+enum TokenOut<'e> {
+    /// Of the first answer: id, text, and its log-probability if there is one.
+    First(u32, &'e str, #[serde(skip_serializing_if = "Option::is_none")] Option<&'e TokenLogprob>),
+    /// Of a further one, which stands last.
+    Further(u32, &'e str, Option<&'e TokenLogprob>, u32),
+}
+
+impl<'e> TokenOut<'e> {
+    fn of(token: &'e TokenEvent) -> Self {
+        let TokenEvent { position: _, id, choice, text, logprob } = token;
+        match choice {
+            0 => Self::First(*id, text, logprob.as_ref()),
+            choice => Self::Further(*id, text, logprob.as_ref(), *choice),
+        }
+    }
+}
 
 #[derive(Deserialize)]
-struct TokenIn(u32, String, #[serde(default)] Option<TokenLogprob>);
+struct TokenIn(u32, String, #[serde(default)] Option<TokenLogprob>, #[serde(default)] u32);
 
 /// The entries that hold these events, in order.
 pub(super) fn entries(events: &[JobEvent]) -> Result<Vec<Written>, serde_json::Error> {
@@ -102,8 +118,7 @@ pub(super) fn entries(events: &[JobEvent]) -> Result<Vec<Written>, serde_json::E
                         _ => break,
                     }
                 }
-                let out: Vec<TokenOut<'_>> =
-                    run.iter().map(|token| TokenOut(token.id, &token.text, token.logprob.as_ref())).collect();
+                let out: Vec<TokenOut<'_>> = run.iter().map(|token| TokenOut::of(token)).collect();
                 let id = EntryId::token(attempt, last);
                 (Written { job, id, payload: serde_json::to_string(&out)?, position: last }, run.len())
             }
@@ -144,7 +159,8 @@ impl Entry {
                 if tokens.is_empty() {
                     return None;
                 }
-                let event = |(position, TokenIn(id, text, logprob))| TokenEvent { position, id, text, logprob };
+                let event =
+                    |(position, TokenIn(id, text, logprob, choice))| TokenEvent { position, id, choice, text, logprob };
                 Body::Tokens((before + 1..=last).zip(tokens).map(event).collect())
             }
         };
@@ -164,7 +180,7 @@ mod tests {
     use super::*;
 
     fn token(job: JobId, attempt: u32, position: u32, text: &str) -> JobEvent {
-        let body = JobEventBody::Token(TokenEvent { position, id: 7, text: text.into(), logprob: None });
+        let body = JobEventBody::Token(TokenEvent { position, id: 7, choice: 0, text: text.into(), logprob: None });
         JobEvent { job, attempt, body }
     }
 
@@ -190,6 +206,22 @@ mod tests {
         ];
         assert_eq!(seen, expected);
         assert_eq!(written.iter().map(|entry| entry.position).collect::<Vec<_>>(), [0, 2, 3, 5, 0]);
+    }
+
+    #[test]
+    fn tokens_of_further_answers_say_which() {
+        let job = JobId::new();
+        let event = |position, choice| {
+            let body = JobEventBody::Token(TokenEvent { position, id: 7, choice, text: "a".into(), logprob: None });
+            JobEvent { job, attempt: 1, body }
+        };
+        let events = [event(1, 0), event(2, 5)];
+        let [entry] = entries(&events).unwrap().try_into().unwrap();
+        assert_eq!(entry.message(), r#"1-3 [[7,"a"],[7,"a",null,5]]"#);
+        let Some(Entry { body: Body::Tokens(read), .. }) = Entry::from_message(entry.message().as_bytes()) else {
+            panic!("not read back")
+        };
+        assert_eq!(read.iter().map(|token| (token.position, token.choice)).collect::<Vec<_>>(), [(1, 0), (2, 5)]);
     }
 
     #[test]

@@ -214,7 +214,7 @@ mod tests {
 
     fn tokens(attempt: u32, positions: std::ops::RangeInclusive<u32>) -> Entry {
         let id = EntryId::token(attempt, *positions.end());
-        let token = |position| TokenEvent { position, id: attempt, text: String::new(), logprob: None };
+        let token = |position| TokenEvent { position, id: attempt, choice: 0, text: String::new(), logprob: None };
         Entry { id, body: Body::Tokens(positions.map(token).collect()) }
     }
 

@@ -48,8 +48,8 @@ impl std::ops::Deref for BusUnderTest {
 }
 
 pub fn token(job: JobId, attempt: u32, position: u32) -> JobEvent {
-    let body =
-        JobEventBody::Token(TokenEvent { position, id: position + 100, text: format!("t{position}"), logprob: None });
+    let (id, text) = (position + 100, format!("t{position}"));
+    let body = JobEventBody::Token(TokenEvent { position, id, choice: 0, text, logprob: None });
     JobEvent { job, attempt, body }
 }
 
@@ -231,8 +231,10 @@ pub async fn events_come_out_as_they_went_in(bus: &BusUnderTest) {
     let logprob = r#"{"token": "é", "bytes": null, "logprob": -0.12345679,
         "top": [{"token": "\ufffd", "bytes": [255, 0], "logprob": -9999.0}]}"#;
     let logprob = serde_json::from_str(logprob).unwrap();
-    let event = |position, text: &str, logprob| {
-        let body = JobEventBody::Token(TokenEvent { position, id: u32::MAX, text: text.into(), logprob });
+    let event = |position: u32, text: &str, logprob| {
+        // Of three answers, in turn.
+        let choice = (position - 1) % 3;
+        let body = JobEventBody::Token(TokenEvent { position, id: u32::MAX, choice, text: text.into(), logprob });
         JobEvent { job, attempt: u32::MAX, body }
     };
     let events = [

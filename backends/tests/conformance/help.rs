@@ -70,6 +70,7 @@ pub fn job() -> NewJob {
             min_tokens: 0,
             ignore_eos: false,
             stop: vec!["\n\n".into()],
+            include_stop: true,
             stop_token_ids: vec![],
             logprobs: Some(2),
         },

@@ -200,6 +200,7 @@ impl Bench {
                 min_tokens: 0,
                 ignore_eos: false,
                 stop: Vec::new(),
+                include_stop: false,
                 stop_token_ids: Vec::new(),
                 logprobs: None,
             },

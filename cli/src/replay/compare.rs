@@ -17,6 +17,9 @@ pub enum Verdict {
     },
     /// They are not.
     Parts {
+        /// The answer, counted from 0; left out for the first.
+        #[serde(skip_serializing_if = "is_first")]
+        choice: usize,
         /// The first token, counted from 0, that has a difference; one more than the last where only the ends differ.
         at: usize,
         /// What differs there.
@@ -47,18 +50,23 @@ pub enum Part {
     End,
 }
 
+fn is_first(choice: &usize) -> bool {
+    *choice == 0
+}
+
 impl fmt::Display for Verdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Verdict::BitEqual { tokens } => write!(f, "bit-equal, {tokens} tokens"),
-            Verdict::Parts { at, what, recorded, got } => {
+            Verdict::Parts { choice, at, what, recorded, got } => {
                 let what = match what {
                     Part::Token => "in its id",
                     Part::Logprob => "in its log-probability",
                     Part::Text => "in the text",
                     Part::End => "in the end",
                 };
-                write!(f, "parts at token {at} {what}: recorded {recorded}, got {got}")
+                let of = if *choice == 0 { String::new() } else { format!(" of answer {choice}") };
+                write!(f, "parts at token {at}{of} {what}: recorded {recorded}, got {got}")
             }
             Verdict::NotReplayed { reason } => write!(f, "not replayed: {reason}"),
         }
@@ -71,39 +79,55 @@ impl fmt::Display for Verdict {
 /// What is wrong, for people.
 pub fn check(record: &Record) -> Result<(), String> {
     let damaged = |what: &str| Err(format!("its trajectory is damaged: {what}"));
-    let [choice] = record.choices.as_slice() else { return damaged("it has not one choice") };
-    let n_output = choice.output_ids.len();
-    if n_output == 0 || record.usage.output_tokens as usize != n_output {
-        return damaged("`output_ids` are not as many as `usage` says");
-    }
-    if choice.ends.len() != n_output || choice.ends.last().is_none_or(|end| *end as usize != choice.text.len()) {
-        return damaged("`ends` do not fit `output_ids` and `text`");
-    }
-    let logprobs = choice.logprobs.as_ref().map(Vec::len);
-    if logprobs != record.request.logprobs.map(|_| n_output) {
-        return damaged("`logprobs` are not what was asked for");
-    }
-    let sampling = &record.request.sampling;
-    let fits = (0.0..=2.0).contains(&sampling.temperature)
-        && sampling.top_p > 0.0
-        && sampling.top_p <= 1.0
-        && (0.0..1.0).contains(&sampling.min_p)
-        && sampling.top_k != Some(0)
-        && record.request.logprobs.is_none_or(|top| top <= 20);
+    let fits = record.request.sampling.is_in_range() && record.request.logprobs.is_none_or(|top| top <= 20);
     if !fits {
         return damaged("a sampling parameter is out of range");
     }
-    let is_cut_short = |max: u32| choice.finish_reason == FinishReason::Length && max as usize != n_output;
-    if record.request.max_tokens.is_some_and(is_cut_short) {
-        return damaged("it ends for its length, and not at `max_tokens`");
+    if record.choices.len() != usize::from(record.request.sampling.n) {
+        return damaged("it has not as many choices as were asked for");
+    }
+    let n_outputs: usize = record.choices.iter().map(|choice| choice.output_ids.len()).sum();
+    if record.usage.output_tokens as usize != n_outputs {
+        return damaged("`output_ids` are not as many as `usage` says");
+    }
+    for choice in &record.choices {
+        let n_output = choice.output_ids.len();
+        if n_output == 0 {
+            return damaged("`output_ids` are empty");
+        }
+        if choice.ends.len() != n_output || choice.ends.last().is_none_or(|end| *end as usize != choice.text.len()) {
+            return damaged("`ends` do not fit `output_ids` and `text`");
+        }
+        let logprobs = choice.logprobs.as_ref().map(Vec::len);
+        if logprobs != record.request.logprobs.map(|_| n_output) {
+            return damaged("`logprobs` are not what was asked for");
+        }
+        let is_cut_short = |max: u32| choice.finish_reason == FinishReason::Length && max as usize != n_output;
+        if record.request.max_tokens.is_some_and(is_cut_short) {
+            return damaged("it ends for its length, and not at `max_tokens`");
+        }
     }
     Ok(())
 }
 
-/// Compares what was recorded with what came now.
-pub fn compare(recorded: &ChoiceRecord, got: &ChoiceRecord) -> Verdict {
+/// Compares what was recorded with what came now, answer by answer.
+pub fn compare(recorded: &[ChoiceRecord], got: &[ChoiceRecord]) -> Verdict {
+    let mut all = 0;
+    for (nth, (recorded, got)) in recorded.iter().zip(got).enumerate() {
+        match compare_one(nth, recorded, got) {
+            Verdict::BitEqual { tokens } => all += tokens,
+            other => return other,
+        }
+    }
+    if recorded.len() != got.len() {
+        return Verdict::NotReplayed { reason: format!("{} answers came, not {}", got.len(), recorded.len()) };
+    }
+    Verdict::BitEqual { tokens: all }
+}
+
+fn compare_one(choice: usize, recorded: &ChoiceRecord, got: &ChoiceRecord) -> Verdict {
     let n_tokens = recorded.output_ids.len().max(got.output_ids.len());
-    let parts = |at, what, recorded, got| Verdict::Parts { at, what, recorded, got };
+    let parts = |at, what, recorded, got| Verdict::Parts { choice, at, what, recorded, got };
     for at in 0..n_tokens {
         let ids = (recorded.output_ids.get(at), got.output_ids.get(at));
         if ids.0 != ids.1 {
@@ -166,15 +190,21 @@ mod tests {
     fn parts(at: usize, what: Part, change: impl Fn(&mut ChoiceRecord)) {
         let mut recorded = choice();
         change(&mut recorded);
-        match compare(&recorded, &choice()) {
-            Verdict::Parts { at: found, what: part, .. } => assert_eq!((found, part), (at, what)),
+        match compare(&[recorded.clone()], &[choice()]) {
+            Verdict::Parts { choice: 0, at: found, what: part, .. } => assert_eq!((found, part), (at, what)),
+            other => panic!("{other}"),
+        }
+        match compare(&[choice(), recorded], &[choice(), choice()]) {
+            Verdict::Parts { choice: 1, at: found, what: part, .. } => assert_eq!((found, part), (at, what)),
             other => panic!("{other}"),
         }
     }
 
     #[test]
     fn the_first_difference_is_named() {
-        assert_eq!(compare(&choice(), &choice()), Verdict::BitEqual { tokens: 3 });
+        assert_eq!(compare(&[choice()], &[choice()]), Verdict::BitEqual { tokens: 3 });
+        assert_eq!(compare(&[choice(), choice()], &[choice(), choice()]), Verdict::BitEqual { tokens: 6 });
+        assert!(matches!(compare(&[choice(), choice()], &[choice()]), Verdict::NotReplayed { .. }));
         parts(1, Part::Token, |choice| choice.output_ids[1] = 9);
         parts(2, Part::Token, |choice| choice.output_ids.truncate(choice.output_ids.len() - 1));
         parts(3, Part::Token, |choice| choice.output_ids.push(1));
@@ -186,7 +216,9 @@ mod tests {
         parts(3, Part::End, |choice| choice.stop_reason = Some("c".into()));
         let mut recorded = choice();
         recorded.output_ids[1] = 9;
-        let said = compare(&recorded, &choice()).to_string();
+        let said = compare(&[recorded.clone()], &[choice()]).to_string();
         assert_eq!(said, "parts at token 1 in its id: recorded 9, got 6");
+        let said = compare(&[choice(), recorded], &[choice(), choice()]).to_string();
+        assert_eq!(said, "parts at token 1 of answer 1 in its id: recorded 9, got 6");
     }
 }

@@ -97,7 +97,7 @@ pub async fn run(args: &ReplayArgs, config: &ConfigArgs) -> anyhow::Result<bool>
         let answers = rerun::run(model, &records, embedded::limits(&settings)).await?;
         for ((place, record), answer) in places.into_iter().zip(&records).zip(answers) {
             rows[place].verdict = match answer {
-                Ok(choice) => compare::compare(&record.choices[0], &choice),
+                Ok(choices) => compare::compare(&record.choices, &choices),
                 Err(reason) => Verdict::NotReplayed { reason },
             };
         }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
 use contract::{ChoiceRecord, Class, Input, Lease, Leased, Prompt, Record, Request, TenantId, Usage};
-use gpu_worker::collect::Collected;
+use gpu_worker::collect::{Collected, Running, Unfinished};
 use gpu_worker::engine::fault::FaultPoint;
 use gpu_worker::engine::planner::Limits;
-use gpu_worker::engine::sequence::{DropMark, Ending, SequenceId};
+use gpu_worker::engine::sequence::DropMark;
 use gpu_worker::engine::{self, Command};
 use gpu_worker::prepare::Preparer;
 
@@ -28,11 +28,12 @@ pub async fn run(
     model: Model,
     records: &[Record],
     limits: Limits,
-) -> anyhow::Result<Vec<Result<ChoiceRecord, String>>> {
-    let lengths = records.iter().map(|record| record.prompt_ids.len() + record.choices[0].output_ids.len() + 1);
-    let longest = lengths.clone().max().unwrap_or(0);
+) -> anyhow::Result<Vec<Result<Vec<ChoiceRecord>, String>>> {
+    let tokens = |record: &Record| (record.prompt_ids.len() + longest_output(record) + 1) * record.choices.len();
+    let all: usize = records.iter().map(tokens).sum();
+    let longest = records.iter().map(|record| record.prompt_ids.len() + longest_output(record) + 1).max().unwrap_or(0);
     let longest = longest.min(model.served.context_tokens as usize + 1);
-    let loaded = model.load_for_tokens(lengths.sum::<usize>().min(ENOUGH_CACHE).max(longest)).await?;
+    let loaded = model.load_for_tokens(all.min(ENOUGH_CACHE).max(longest)).await?;
     let release = loaded.served.release.clone();
     let preparer = Preparer {
         context_tokens: loaded.forward.context_tokens(),
@@ -44,19 +45,21 @@ pub async fn run(
         tokenizer: Arc::clone(&loaded.tokenizer),
     };
     let mut engine = engine::spawn(loaded.forward, limits, FaultPoint::default())?;
-    let mut answers: Vec<Option<Result<ChoiceRecord, String>>> = records.iter().map(|_| None).collect();
-    let mut running: HashMap<SequenceId, Collected> = HashMap::new();
+    let mut answers: Vec<Option<Result<Vec<ChoiceRecord>, String>>> = records.iter().map(|_| None).collect();
+    let mut running: HashMap<Running, Collected> = HashMap::new();
     let mut next = 0;
     // Twice as many as run, so that the engine never waits for the next one.
     let window = limits.max_sequences.max(1) * 2;
     loop {
         while running.len() < window && next < records.len() {
-            let (id, leased, now) = (SequenceId(next as u64), again(&records[next]), Instant::now());
-            match preparer.prepare(id, &leased, DropMark::default(), now) {
+            let (name, leased, now) = (Running(next as u64), again(&records[next]), Instant::now());
+            match preparer.prepare(name, &leased, DropMark::default(), now) {
                 Ok(ready) => {
-                    running.insert(id, Collected::new(leased, now, ready.prompt_text, ready.prepared.prompt.clone()));
-                    let started = engine.commands.send(Command::Start(Box::new(ready.prepared))).await;
-                    started.ok().context("the engine died")?;
+                    running.insert(name, Collected::new(leased, now, ready.prompt_text, ready.prompt_ids));
+                    for sequence in ready.prepared {
+                        let started = engine.commands.send(Command::Start(Box::new(sequence))).await;
+                        started.ok().context("the engine died")?;
+                    }
                 }
                 Err(err) => answers[next] = Some(Err(err.message)),
             }
@@ -67,21 +70,23 @@ pub async fn run(
         }
         let Some(step) = engine.outputs.recv().await else { bail!("the engine died") };
         for token in step.tokens {
-            if let Some(job) = running.get_mut(&token.id) {
+            if let Some(job) = running.get_mut(&Running::of(token.id).0) {
                 job.push(token, &loaded.tokenizer);
             }
         }
         for ended in step.ended {
-            let Some(job) = running.remove(&ended.id) else { continue };
-            let answer = match ended.ending {
-                Ending::Finished { reason, stop } => {
-                    let mut record = job.into_record(release.clone(), reason, stop, Usage::default());
-                    Ok(record.choices.swap_remove(0))
-                }
-                Ending::Failed(err) => Err(err.message),
-                Ending::Dropped | Ending::DeadlinePassed => Err("the engine dropped it".to_owned()),
-            };
-            answers[ended.id.0 as usize] = Some(answer);
+            let (name, choice) = Running::of(ended.id);
+            let Some(job) = running.get_mut(&name) else { continue };
+            job.end(choice, ended.ending, Usage::default());
+            if !job.has_ended() {
+                continue;
+            }
+            let Some(job) = running.remove(&name) else { continue };
+            answers[name.0 as usize] = Some(match job.into_record(release.clone()) {
+                Ok(record) => Ok(record.choices),
+                Err(Unfinished::Failed(err)) => Err(err.message),
+                Err(Unfinished::Dropped | Unfinished::DeadlinePassed) => Err("the engine dropped it".to_owned()),
+            });
         }
     }
     let ended = tokio::task::spawn_blocking(move || engine.join()).await?;
@@ -89,9 +94,14 @@ pub async fn run(
     answers.into_iter().map(|answer| answer.context("the engine left a job out")).collect()
 }
 
+/// Tokens of the longest answer.
+fn longest_output(record: &Record) -> usize {
+    record.choices.iter().map(|choice| choice.output_ids.len()).max().unwrap_or(0)
+}
+
 /// The job as it was leased, with its prompt by token ids: rendering and tokenising are not run again.
 fn again(record: &Record) -> Leased {
-    let n_output = record.choices[0].output_ids.len();
+    let n_output = longest_output(record);
     let request = Request {
         input: Input::Completion(Prompt::Tokens(record.prompt_ids.clone())),
         // Without a limit the server's cache was one. What ended before a limit ends so again, or is found out.

@@ -50,7 +50,7 @@ pub struct ChatCompletion {
     pub created: i64,
     /// The model name of the request.
     pub model: String,
-    /// The answers; one so far.
+    /// The answers, `n` of them.
     pub choices: Vec<ChatChoice>,
     /// Tokens used.
     pub usage: UsageBody,
@@ -184,7 +184,7 @@ pub struct TextCompletion {
     pub created: i64,
     /// The model name of the request.
     pub model: String,
-    /// The answers; one so far. Empty in the chunk that carries the usage.
+    /// The answers, `n` of them; in a stream the one that has something new. Empty in the chunk that carries the usage.
     pub choices: Vec<TextChoice>,
     /// Tokens used. In a stream only with `stream_options.include_usage`: null, and in the last chunk the usage.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -34,6 +34,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             min_tokens: common.min_tokens,
             ignore_eos: common.ignore_eos,
             stop: common.stop,
+            include_stop: common.include_stop,
             stop_token_ids: common.stop_token_ids,
             logprobs,
         },
@@ -73,6 +74,8 @@ fn refuse_tools(fields: &mut Fields<'_>) -> Result<(), ParseError> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
     use super::*;
     use crate::request::{Message, Role, Sampling};
     use serde_json::json;
@@ -85,11 +88,24 @@ mod tests {
         let expected = Request {
             model: "m".into(),
             input: Input::Chat(vec![Message { role: Role::User, content: "Hi".into(), name: None }]),
-            sampling: Sampling { temperature: 1.0, top_k: None, top_p: 1.0, min_p: 0.0, seed: None },
+            sampling: Sampling {
+                n: 1,
+                logit_bias: BTreeMap::new(),
+                repetition_penalty: 1.0,
+                presence_penalty: 0.0,
+                frequency_penalty: 0.0,
+                temperature: 1.0,
+                top_k: None,
+                top_p: 1.0,
+                min_p: 0.0,
+                typical_p: 1.0,
+                seed: None,
+            },
             max_tokens: None,
             min_tokens: 0,
             ignore_eos: false,
             stop: vec![],
+            include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
         };
@@ -106,8 +122,10 @@ mod tests {
                 {"role": "assistant", "content": "", "tool_calls": null, "refusal": null, "annotations": []},
                 {"role": "system", "content": "s"},
             ],
-            "temperature": 0, "top_p": 0.5, "top_k": 40, "min_p": 0.25, "seed": -1,
-            "stop": ["x", "y"], "stop_token_ids": [7, 8.0], "min_tokens": 2, "max_tokens": 9,
+            "temperature": 0, "top_p": 0.5, "top_k": 40, "min_p": 0.25, "typical_p": 0.75, "seed": -1, "n": 3, "best_of": 3,
+            "presence_penalty": -2, "frequency_penalty": 0.5, "repetition_penalty": 1.25,
+            "logit_bias": {"0": -100, "4294967295": 2.5},
+            "stop": ["x", "y"], "include_stop_str_in_output": true, "stop_token_ids": [7, 8.0], "min_tokens": 2, "max_tokens": 9,
             "max_completion_tokens": 9.0, "ignore_eos": true, "logprobs": true, "top_logprobs": 20,
             "stream": true, "stream_options": {"include_usage": true}, "metadata": {"k": "v"},
         });
@@ -126,11 +144,23 @@ mod tests {
                 (Role::System, "s", None)
             ]
         );
-        let sampling = Sampling { temperature: 0.0, top_k: Some(40), top_p: 0.5, min_p: 0.25, seed: Some(u64::MAX) };
+        let sampling = Sampling {
+            n: 3,
+            logit_bias: BTreeMap::from([(0, -100.0), (4_294_967_295, 2.5)]),
+            repetition_penalty: 1.25,
+            presence_penalty: -2.0,
+            frequency_penalty: 0.5,
+            temperature: 0.0,
+            top_k: Some(40),
+            top_p: 0.5,
+            min_p: 0.25,
+            typical_p: 0.75,
+            seed: Some(u64::MAX),
+        };
         assert_eq!(request.sampling, sampling);
         assert_eq!((request.min_tokens, request.max_tokens, request.ignore_eos), (2, Some(9), true));
         assert_eq!((request.stop, request.stop_token_ids), (vec!["x".to_owned(), "y".to_owned()], vec![7, 8]));
-        assert_eq!(request.logprobs, Some(20));
+        assert_eq!((request.logprobs, request.include_stop), (Some(20), true));
     }
 
     #[test]
@@ -139,11 +169,11 @@ mod tests {
             "model": "m", "messages": [{"role": "user", "content": "Hi"}],
             "n": 1, "presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}, "tools": [],
             "tool_choice": "auto", "parallel_tool_calls": true, "response_format": {"type": "text"},
-            "modalities": ["text"], "repetition_penalty": 1.0, "user": "u", "store": false,
+            "modalities": ["text"], "repetition_penalty": 1.0, "typical_p": 1, "user": "u", "store": false,
             "service_tier": "auto", "safety_identifier": "s", "prompt_cache_key": "k", "top_k": -1,
             "top_logprobs": 0, "audio": null, "reasoning_effort": null, "a_field_of_next_year": null,
         });
         let parsed = parse_chat(&body).unwrap();
-        assert_eq!((parsed.request.sampling.top_k, parsed.request.logprobs), (None, None));
+        assert_eq!((parsed.request.sampling, parsed.request.logprobs), (Sampling::default(), None));
     }
 }

@@ -6,10 +6,10 @@ use serde_json::Value;
 
 use super::fields::{Fields, integer, join, text, token_id, wrong_type, wrong_value};
 use super::{
-    MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS, MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS,
-    MAX_STOPS, MAX_STRING_BYTES, ParseCode, ParseError, fields,
+    MAX_LOGIT_BIASES, MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS, MAX_STOP_CHARS,
+    MAX_STOP_TOKEN_IDS, MAX_STOPS, MAX_STRING_BYTES, ParseCode, ParseError, fields,
 };
-use crate::request::Sampling;
+use crate::request::{MAX_CHOICES, Sampling};
 use crate::retention::Storage;
 
 /// Most bytes of a name (model, user, cache key).
@@ -23,6 +23,7 @@ pub(super) struct Common {
     pub min_tokens: u32,
     pub ignore_eos: bool,
     pub stop: Vec<String>,
+    pub include_stop: bool,
     pub stop_token_ids: Vec<u32>,
     pub stream: bool,
     pub include_usage: bool,
@@ -44,6 +45,7 @@ impl Common {
         }
         let ignore_eos = fields.boolean("ignore_eos")?.unwrap_or(false);
         let (stop, stop_token_ids) = (stops(fields)?, stop_token_ids(fields)?);
+        let include_stop = fields.boolean("include_stop_str_in_output")?.unwrap_or(false);
         let stream = fields.boolean("stream")?.unwrap_or(false);
         let include_usage = stream_options(fields, stream)?;
         let metadata = metadata(fields)?;
@@ -57,6 +59,7 @@ impl Common {
             min_tokens,
             ignore_eos,
             stop,
+            include_stop,
             stop_token_ids,
             stream,
             include_usage,
@@ -82,16 +85,62 @@ fn sampling(fields: &mut Fields<'_>) -> Result<Sampling, ParseError> {
     let min_p = fields.number("min_p", |x| (0.0..1.0).contains(&x), "at least 0 and below 1")?;
     // -1 and 0 both mean "off" among the servers that know this parameter.
     let top_k = fields.integer("top_k", -1, i64::from(u32::MAX))?.filter(|k| *k > 0);
+    let typical_p = fields.number("typical_p", |x| x > 0.0 && x <= 1.0, "above 0 and at most 1")?;
+    let repetition = fields.number("repetition_penalty", |x| x > 0.0, "above 0")?;
+    let mut penalty = |name| fields.number(name, |x| (-2.0..=2.0).contains(&x), "between -2 and 2");
+    let (presence, frequency) = (penalty("presence_penalty")?, penalty("frequency_penalty")?);
     let seed = fields.integer("seed", i64::MIN, i64::MAX)?;
     Ok(Sampling {
+        n: choices(fields)?,
+        logit_bias: logit_bias(fields)?,
+        // Above 0 and finite in single precision too.
+        repetition_penalty: repetition
+            .map_or(defaults.repetition_penalty, |x| x.clamp(f64::from(f32::MIN_POSITIVE), f64::from(f32::MAX)) as f32),
+        presence_penalty: presence.map_or(defaults.presence_penalty, |x| x as f32),
+        frequency_penalty: frequency.map_or(defaults.frequency_penalty, |x| x as f32),
         temperature: temperature.map_or(defaults.temperature, |x| x as f32),
         top_k: top_k.and_then(|k| u32::try_from(k).ok()),
         // A positive value too small for single precision still keeps the likeliest token.
         top_p: top_p.map_or(defaults.top_p, |x| (x as f32).max(f32::MIN_POSITIVE)),
         // Single precision would round a value just below 1 up to it.
         min_p: min_p.map_or(defaults.min_p, |x| (x as f32).min(1.0f32.next_down())),
+        typical_p: typical_p.map_or(defaults.typical_p, |x| (x as f32).max(f32::MIN_POSITIVE)),
         seed: seed.map(|seed| seed as u64),
     })
+}
+
+/// How many answers are asked for. All that are drawn are shown: `best_of` can only say the same.
+fn choices(fields: &mut Fields<'_>) -> Result<u8, ParseError> {
+    let n = fields.integer("n", 1, i64::from(MAX_CHOICES))?.unwrap_or(1);
+    if let Some(best_of) = fields.integer("best_of", 1, i64::from(u32::MAX))?.filter(|best_of| *best_of != n) {
+        let what =
+            format_args!("is {best_of} while `n` is {n}: drawing more than is shown is not supported, give `n` alone");
+        return Err(fields::error(fields.path("best_of"), ParseCode::UnsupportedParameter, what));
+    }
+    Ok(u8::try_from(n).unwrap_or(MAX_CHOICES))
+}
+
+/// What is added to the logits of tokens, by id. No vocabulary is known here: ids beyond one are refused where it is.
+fn logit_bias(fields: &mut Fields<'_>) -> Result<BTreeMap<u32, f32>, ParseError> {
+    let param = fields.path("logit_bias");
+    let Some(value) = fields.take("logit_bias") else { return Ok(BTreeMap::new()) };
+    let pairs = value.as_object().ok_or_else(|| wrong_type(&param, "an object of numbers by token id", value))?;
+    if pairs.len() > MAX_LOGIT_BIASES {
+        return Err(wrong_value(param, format_args!("has {} token ids; {MAX_LOGIT_BIASES} are the most", pairs.len())));
+    }
+    let mut biases = BTreeMap::new();
+    for (key, value) in pairs {
+        let at = join(&param, &key.chars().take(MAX_METADATA_KEY_CHARS).collect::<String>());
+        // One spelling per id: `7` and `+07` would be two entries for one token.
+        let id = key.parse::<u32>().ok().filter(|id| id.to_string() == *key);
+        let id = id.ok_or_else(|| wrong_value(&at, "is no token id: give a whole number such as \"50256\""))?;
+        let bias = value.as_f64().ok_or_else(|| wrong_type(&at, "a number", value))?;
+        if !(-100.0..=100.0).contains(&bias) {
+            return Err(wrong_value(at, format_args!("is {value}; it must be between -100 and 100")));
+        }
+        biases.insert(id, bias as f32);
+    }
+    Ok(biases)
 }
 
 fn max_tokens(fields: &mut Fields<'_>) -> Result<Option<u32>, ParseError> {
@@ -209,19 +258,15 @@ fn is_empty_object(value: &Value) -> bool {
 
 /// Known features that are not there yet: the value that asks for nothing passes, since clients like to send it.
 fn refuse_unsupported(fields: &mut Fields<'_>) -> Result<(), ParseError> {
-    for name in ["n", "best_of", "repetition_penalty", "length_penalty", "typical_p"] {
-        fields.only(name, |v| is_number(v, 1.0), "1")?;
-    }
-    for name in ["presence_penalty", "frequency_penalty", "priority"] {
-        fields.only(name, |v| is_number(v, 0.0), "0")?;
-    }
-    for name in ["echo", "use_beam_search", "include_stop_str_in_output", "return_token_ids"] {
+    fields.only("length_penalty", |v| is_number(v, 1.0), "1")?;
+    fields.only("priority", |v| is_number(v, 0.0), "0")?;
+    for name in ["echo", "use_beam_search", "return_token_ids"] {
         fields.only(name, |v| v == false, "false")?;
     }
     for name in ["skip_special_tokens", "spaces_between_special_tokens"] {
         fields.only(name, |v| v == true, "true")?;
     }
-    for name in ["logit_bias", "chat_template_kwargs", "vllm_xargs"] {
+    for name in ["chat_template_kwargs", "vllm_xargs"] {
         fields.only(name, is_empty_object, "{}")?;
     }
     let text_format = |v: &Value| v == &serde_json::json!({"type": "text"});

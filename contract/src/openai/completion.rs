@@ -36,6 +36,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             min_tokens: common.min_tokens,
             ignore_eos: common.ignore_eos,
             stop: common.stop,
+            include_stop: common.include_stop,
             stop_token_ids: common.stop_token_ids,
             logprobs,
         },

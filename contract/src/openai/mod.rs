@@ -55,6 +55,8 @@ pub const MAX_STOPS: usize = 8;
 pub const MAX_STOP_CHARS: usize = 128;
 /// Most stop token ids.
 pub const MAX_STOP_TOKEN_IDS: usize = 64;
+/// Most token ids of `logit_bias`.
+pub const MAX_LOGIT_BIASES: usize = 1_024;
 /// Most likely tokens shown beside each chosen one.
 pub const MAX_TOP_LOGPROBS: u8 = 20;
 /// Most pairs of `metadata`.

@@ -127,7 +127,7 @@ pub struct JobTimings {
     /// Accepted to first token.
     #[schema(required)]
     pub ttft_ms: Option<u64>,
-    /// Mean gap between tokens after the first.
+    /// Mean gap between tokens after the first, of all answers together.
     #[schema(required)]
     pub tpot_ms: Option<f64>,
     /// Accepted to ended.
@@ -260,8 +260,12 @@ pub struct StartedData {
 /// Data of an event `token`; its SSE id is the position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TokenData {
-    /// Tokens generated so far, this one included, from 1.
+    /// Tokens told of so far, those of all answers and this one included, from 1.
     pub position: u32,
+    /// Which answer it belongs to; left out for the first. Tokens of several come in turn: the first of each, then the
+    /// second of each that has one.
+    #[serde(default, skip_serializing_if = "is_first")]
+    pub index: u32,
     /// The token's id in the vocabulary.
     pub token_id: u32,
     /// Text that became visible with it; empty while a character or a possible stop string is incomplete.
@@ -272,12 +276,17 @@ pub struct TokenData {
     pub logprob: Option<super::bodies::ChatTokenLogprob>,
 }
 
+fn is_first(index: &u32) -> bool {
+    *index == 0
+}
+
 impl TokenData {
     /// The data of a token's event.
     pub fn of(token: &crate::event::TokenEvent) -> Self {
         let one = |logprob: &TokenLogprob| super::views::chat_logprobs(std::slice::from_ref(logprob)).content.pop();
         Self {
             position: token.position,
+            index: token.choice,
             token_id: token.id,
             text: token.text.clone(),
             logprob: token.logprob.as_ref().and_then(one),
@@ -290,7 +299,7 @@ impl TokenData {
 pub struct EndedData {
     /// The job with its result.
     pub job: JobObject,
-    /// SHA-256 (hexadecimal) over all token ids, little-endian 32-bit: a reader who joined two connections knows
+    /// SHA-256 (hexadecimal) over all token ids in the order of their events, little-endian 32-bit: a reader who joined two connections knows
     /// whether the pieces belong together. Null unless the job succeeded.
     #[schema(required)]
     pub output_hash: Option<String>,

@@ -28,6 +28,8 @@ fn check(error: ParseError, param: &str, code: ParseCode) {
 #[test]
 fn shared_parameters_out_of_range_are_named() {
     let long = "x".repeat(129);
+    let too_many_biases: Value =
+        (0..1_025).map(|id| (id.to_string(), json!(1))).collect::<serde_json::Map<_, _>>().into();
     let cases: Vec<(&str, Value, &str, ParseCode)> = vec![
         ("model", json!(null), "model", MissingRequiredParameter),
         ("model", json!(7), "model", InvalidType),
@@ -64,6 +66,7 @@ fn shared_parameters_out_of_range_are_named() {
         ("max_completion_tokens", json!(-3), "max_completion_tokens", InvalidValue),
         ("min_tokens", json!(-1), "min_tokens", InvalidValue),
         ("ignore_eos", json!("yes"), "ignore_eos", InvalidType),
+        ("include_stop_str_in_output", json!(1), "include_stop_str_in_output", InvalidType),
         ("stream", json!(1), "stream", InvalidType),
         ("stream_options", json!({"include_usage": true}), "stream_options", InvalidValue),
         ("metadata", json!(["a"]), "metadata", InvalidType),
@@ -73,12 +76,31 @@ fn shared_parameters_out_of_range_are_named() {
         ("store", json!(true), "store", UnsupportedParameter),
         ("user", json!(7), "user", InvalidType),
         ("service_tier", json!(false), "service_tier", InvalidType),
-        ("n", json!(2), "n", UnsupportedParameter),
+        ("n", json!(0), "n", InvalidValue),
+        ("n", json!(9), "n", InvalidValue),
+        ("n", json!(1.5), "n", InvalidValue),
+        ("n", json!("2"), "n", InvalidType),
+        ("best_of", json!(0), "best_of", InvalidValue),
         ("best_of", json!(3), "best_of", UnsupportedParameter),
-        ("presence_penalty", json!(0.5), "presence_penalty", UnsupportedParameter),
-        ("frequency_penalty", json!(-1), "frequency_penalty", UnsupportedParameter),
-        ("repetition_penalty", json!(1.1), "repetition_penalty", UnsupportedParameter),
-        ("logit_bias", json!({"50256": -100}), "logit_bias", UnsupportedParameter),
+        ("presence_penalty", json!(2.01), "presence_penalty", InvalidValue),
+        ("presence_penalty", json!(-3), "presence_penalty", InvalidValue),
+        ("frequency_penalty", json!(-2.5), "frequency_penalty", InvalidValue),
+        ("frequency_penalty", json!("1"), "frequency_penalty", InvalidType),
+        ("repetition_penalty", json!(0), "repetition_penalty", InvalidValue),
+        ("repetition_penalty", json!(-1.1), "repetition_penalty", InvalidValue),
+        ("repetition_penalty", json!(true), "repetition_penalty", InvalidType),
+        ("typical_p", json!(0), "typical_p", InvalidValue),
+        ("typical_p", json!(1.5), "typical_p", InvalidValue),
+        ("typical_p", json!([1]), "typical_p", InvalidType),
+        ("logit_bias", json!([1]), "logit_bias", InvalidType),
+        ("logit_bias", json!({"50256": -100.5}), "logit_bias.50256", InvalidValue),
+        ("logit_bias", json!({"50256": "1"}), "logit_bias.50256", InvalidType),
+        ("logit_bias", json!({"the": 1}), "logit_bias.the", InvalidValue),
+        ("logit_bias", json!({"-1": 1}), "logit_bias.-1", InvalidValue),
+        ("logit_bias", json!({"+7": 1}), "logit_bias.+7", InvalidValue),
+        ("logit_bias", json!({"07": 1}), "logit_bias.07", InvalidValue),
+        ("logit_bias", json!({"4294967296": 1}), "logit_bias.4294967296", InvalidValue),
+        ("logit_bias", too_many_biases, "logit_bias", InvalidValue),
         ("echo", json!(true), "echo", UnsupportedParameter),
         ("response_format", json!({"type": "json_object"}), "response_format", UnsupportedParameter),
         ("guided_json", json!({}), "guided_json", UnsupportedParameter),
@@ -311,6 +333,7 @@ proptest! {
             Just("messages"), Just("prompt"), Just("temperature"), Just("top_k"), Just("top_p"), Just("min_p"), Just("seed"),
             Just("stop"), Just("max_tokens"), Just("min_tokens"), Just("logprobs"), Just("top_logprobs"), Just("metadata"),
             Just("stream_options"), Just("stop_token_ids"), Just("model"), Just("response_format"), Just("other"),
+            Just("typical_p"), Just("repetition_penalty"), Just("presence_penalty"), Just("frequency_penalty"), Just("logit_bias"),
         ],
         value in any_json(),
     ) {
@@ -321,6 +344,7 @@ proptest! {
                     prop_assert!((0.0..=2.0).contains(&sampling.temperature));
                     prop_assert!(sampling.top_p > 0.0 && sampling.top_p <= 1.0);
                     prop_assert!((0.0..1.0).contains(&sampling.min_p));
+                    prop_assert!(sampling.is_in_range(), "{:?}", sampling);
                     prop_assert!(sampling.top_k != Some(0) && parsed.request.max_tokens != Some(0));
                 }
                 Err(error) => prop_assert!(error.param.is_some(), "{}", error),

@@ -27,6 +27,12 @@ pub struct SharedParameters {
     pub max_completion_tokens: Option<u32>,
     /// End-of-text tokens and stops cannot come before this many tokens.
     pub min_tokens: Option<u32>,
+    /// Answers to draw; default 1.
+    #[schema(minimum = 1, maximum = 8)]
+    pub n: Option<u8>,
+    /// The same as `n`, or left out.
+    #[schema(minimum = 1, maximum = 8)]
+    pub best_of: Option<u8>,
     /// 0 is greedy; default 1.
     #[schema(minimum = 0, maximum = 2)]
     pub temperature: Option<f64>,
@@ -39,10 +45,29 @@ pub struct SharedParameters {
     /// Drop tokens less likely than this share of the most likely one, below 1.
     #[schema(minimum = 0)]
     pub min_p: Option<f64>,
+    /// Of what the other filters leave, keep the tokens whose information is nearest to the entropy and that together
+    /// have this probability, above 0; default 1, which keeps all.
+    #[schema(maximum = 1)]
+    pub typical_p: Option<f64>,
+    /// Taken from the logits of tokens that the output has already; default 0.
+    #[schema(minimum = -2, maximum = 2)]
+    pub presence_penalty: Option<f64>,
+    /// Taken from the logit of a token once for each time that the output has it; default 0.
+    #[schema(minimum = -2, maximum = 2)]
+    pub frequency_penalty: Option<f64>,
+    /// Above 0: logits of tokens that prompt or output have already are divided by it where positive, and multiplied
+    /// otherwise; default 1.
+    #[schema(minimum = 0)]
+    pub repetition_penalty: Option<f64>,
+    /// Added to logits before anything else, by token id, at most 1,024: `{"50256": -100}`. From -100 to 100. Reported
+    /// log-probabilities are the model's own, without this and the penalties.
+    pub logit_bias: Option<BTreeMap<String, f64>>,
     /// The same seed, release and request give the same tokens. Without one, one is drawn and kept with the job.
     pub seed: Option<i64>,
     /// One text, or up to 8, of up to 128 characters, that end the answer and are not shown.
     pub stop: Option<Value>,
+    /// Show the stop text that ended the answer.
+    pub include_stop_str_in_output: Option<bool>,
     /// Up to 64 token ids that end the answer.
     #[schema(max_items = 64)]
     pub stop_token_ids: Option<Vec<u32>>,

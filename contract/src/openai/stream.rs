@@ -11,8 +11,8 @@ use crate::time::Timestamp;
 /// What follows the last chunk.
 pub const DONE: &str = "[DONE]";
 
-/// Makes the chunks of one stream: [`Chunks::opening`], then [`Chunks::token`] for each token in order, then
-/// [`Chunks::closing`] and [`Chunks::usage`].
+/// Makes the chunks of one stream: [`Chunks::opening`] for each answer, then [`Chunks::token`] for each token in order, then
+/// [`Chunks::closing`] for each answer, and [`Chunks::usage`].
 #[derive(Debug, Clone)]
 pub struct Chunks {
     kind: Kind,
@@ -21,8 +21,8 @@ pub struct Chunks {
     model: String,
     system_fingerprint: String,
     include_usage: bool,
-    /// Characters sent so far.
-    offset: u32,
+    /// Characters sent so far, of each answer.
+    offsets: Vec<u32>,
 }
 
 /// One chunk in the shape of its route.
@@ -60,15 +60,15 @@ impl Chunks {
             model: model.to_owned(),
             system_fingerprint: release.short().to_owned(),
             include_usage,
-            offset: 0,
+            offsets: Vec::new(),
         }
     }
 
-    /// The first chunk of a chat names the role; a completion has none.
-    pub fn opening(&self) -> Option<Chunk> {
+    /// The first chunk of an answer to a chat names the role; a completion has none.
+    pub fn opening(&self, index: u32) -> Option<Chunk> {
         let delta = ChatDelta { role: Some("assistant".to_owned()), content: Some(String::new()) };
         match self.kind {
-            Kind::Chat => Some(self.chat(vec![choice(delta)], None)),
+            Kind::Chat => Some(self.chat(vec![choice(index, delta)], None)),
             Kind::Completion => None,
         }
     }
@@ -78,13 +78,17 @@ impl Chunks {
         if token.text.is_empty() && token.logprob.is_none() {
             return None;
         }
-        let offset = self.offset;
-        self.offset = offset.saturating_add(chars(&token.text));
+        let index = token.choice;
+        if self.offsets.len() <= index as usize {
+            self.offsets.resize(index as usize + 1, 0);
+        }
+        let offset = self.offsets[index as usize];
+        self.offsets[index as usize] = offset.saturating_add(chars(&token.text));
         Some(match self.kind {
             Kind::Chat => {
                 let delta = ChatDelta { role: None, content: Some(token.text.clone()) };
                 let logprobs = token.logprob.as_ref().map(|logprob| chat_logprobs(std::slice::from_ref(logprob)));
-                self.chat(vec![ChatChunkChoice { logprobs, ..choice(delta) }], None)
+                self.chat(vec![ChatChunkChoice { logprobs, ..choice(index, delta) }], None)
             }
             Kind::Completion => {
                 let logprobs = token.logprob.as_ref().map(|logprob| {
@@ -93,33 +97,28 @@ impl Chunks {
                     shown
                 });
                 let choice =
-                    TextChoice { text: token.text.clone(), index: 0, logprobs, finish_reason: None, stop_reason: None };
+                    TextChoice { text: token.text.clone(), index, logprobs, finish_reason: None, stop_reason: None };
                 self.text(vec![choice], None)
             }
         })
     }
 
-    /// The last chunk of the answer.
-    pub fn closing(&self, reason: FinishReason, stop_reason: Option<serde_json::Value>) -> Chunk {
+    /// The last chunk of an answer.
+    pub fn closing(&self, index: u32, reason: FinishReason, stop_reason: Option<serde_json::Value>) -> Chunk {
         match self.kind {
             Kind::Chat => {
-                let last = choice(ChatDelta::default());
+                let last = choice(index, ChatDelta::default());
                 self.chat(vec![ChatChunkChoice { finish_reason: Some(reason), stop_reason, ..last }], None)
             }
             Kind::Completion => {
-                let choice = TextChoice {
-                    text: String::new(),
-                    index: 0,
-                    logprobs: None,
-                    finish_reason: Some(reason),
-                    stop_reason,
-                };
+                let choice =
+                    TextChoice { text: String::new(), index, logprobs: None, finish_reason: Some(reason), stop_reason };
                 self.text(vec![choice], None)
             }
         }
     }
 
-    /// The chunk after it, if usage was asked for.
+    /// The chunk after them, if usage was asked for.
     pub fn usage(&self, usage: Usage) -> Option<Chunk> {
         let usage = Some(UsageBody::from(usage));
         self.include_usage.then(|| match self.kind {
@@ -153,6 +152,6 @@ impl Chunks {
     }
 }
 
-fn choice(delta: ChatDelta) -> ChatChunkChoice {
-    ChatChunkChoice { index: 0, delta, logprobs: None, finish_reason: None, stop_reason: None }
+fn choice(index: u32, delta: ChatDelta) -> ChatChunkChoice {
+    ChatChunkChoice { index, delta, logprobs: None, finish_reason: None, stop_reason: None }
 }

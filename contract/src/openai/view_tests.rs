@@ -56,6 +56,7 @@ fn record(kind: Kind, with_logprobs: bool) -> Record {
             min_tokens: 0,
             ignore_eos: false,
             stop: vec![],
+            include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
         },
@@ -149,9 +150,9 @@ fn chat_chunks_are_byte_exact() {
         "{{\"id\":\"chatcmpl-{JOB}\",\"object\":\"chat.completion.chunk\",\"created\":1764439454,\"model\":\"m\",\
          \"system_fingerprint\":\"abcdef012345\",\"choices\":"
     );
-    let mut lines = vec![chunks.opening().unwrap().to_json()];
+    let mut lines = vec![chunks.opening(0).unwrap().to_json()];
     lines.extend(replay(&record, 0).unwrap().iter().filter_map(|token| chunks.token(token)).map(|c| c.to_json()));
-    lines.push(chunks.closing(FinishReason::Stop, None).to_json());
+    lines.push(chunks.closing(0, FinishReason::Stop, None).to_json());
     lines.push(chunks.usage(record.usage).unwrap().to_json());
     let choice = |delta: &str, reason: &str| {
         format!(
@@ -176,14 +177,14 @@ fn without_include_usage_there_is_none() {
     let record = record(Kind::Chat, false);
     let chunks = Chunks::new(Kind::Chat, &record.job, ACCEPTED, "m", &record.release, false);
     assert!(chunks.usage(record.usage).is_none());
-    assert!(!chunks.opening().unwrap().to_json().contains("usage"));
+    assert!(!chunks.opening(0).unwrap().to_json().contains("usage"));
 }
 
 #[test]
 fn completion_chunks_join_to_the_whole() {
     let record = record(Kind::Completion, true);
     let mut chunks = Chunks::new(Kind::Completion, &record.job, ACCEPTED, "m", &record.release, false);
-    assert!(chunks.opening().is_none());
+    assert!(chunks.opening(0).is_none());
     let parts: Vec<Value> = replay(&record, 0)
         .unwrap()
         .iter()
@@ -205,7 +206,7 @@ fn completion_chunks_join_to_the_whole() {
 #[test]
 fn a_record_replays_from_every_position() {
     let record = record(Kind::Chat, false);
-    let event = |position, id, text: &str| TokenEvent { position, id, text: text.into(), logprob: None };
+    let event = |position, id, text: &str| TokenEvent { position, id, choice: 0, text: text.into(), logprob: None };
     let whole = [event(1, 10, "Hé"), event(2, 11, ""), event(3, 12, "llo")];
     for after in 0..=3u32 {
         assert_eq!(replay(&record, after).unwrap(), whole[after as usize..]);
@@ -217,6 +218,81 @@ fn a_record_replays_from_every_position() {
     assert_eq!(replay(&damaged, 0).unwrap_err().position, 1);
     damaged.choices[0].ends = vec![3, 3];
     assert_eq!(replay(&damaged, 0).unwrap_err().position, 3);
+}
+
+/// Three answers of 3, 1 and 2 tokens: the first token of each, the second of the first and third, the third of the first.
+fn record_of_three(kind: Kind) -> Record {
+    let mut record = record(kind, false);
+    record.request.sampling.n = 3;
+    let short = |ids: &[u32], text: &str, ends: &[u32], reason| ChoiceRecord {
+        output_ids: ids.to_vec(),
+        text: text.into(),
+        ends: ends.to_vec(),
+        finish_reason: reason,
+        ..record.choices[0].clone()
+    };
+    let others = [short(&[20], "x", &[1], FinishReason::Length), short(&[30, 31], "yz", &[1, 2], FinishReason::Stop)];
+    record.choices.extend(others);
+    record
+}
+
+#[test]
+fn several_answers_are_streamed_in_turn() {
+    let record = record_of_three(Kind::Completion);
+    assert_eq!(record.streamed_ids(), [10, 20, 30, 11, 31, 12]);
+    let tokens = replay(&record, 0).unwrap();
+    let seen: Vec<_> = tokens.iter().map(|t| (t.position, t.choice, t.id, t.text.as_str())).collect();
+    let expected =
+        [(1, 0, 10, "Hé"), (2, 1, 20, "x"), (3, 2, 30, "y"), (4, 0, 11, ""), (5, 2, 31, "z"), (6, 0, 12, "llo")];
+    assert_eq!(seen, expected);
+    assert_eq!(replay(&record, 4).unwrap(), tokens[4..]);
+    // `printf '\x0a\0\0\0\x14\0\0\0\x1e\0\0\0\x0b\0\0\0\x1f\0\0\0\x0c\0\0\0' | sha256sum`
+    assert_eq!(record.output_hash(), "9bcac84f127b85426c9b39c97c2390d4c8425936bdff1bca56591e3549f97971");
+}
+
+#[test]
+fn chunks_name_their_answer() {
+    let record = record_of_three(Kind::Chat);
+    let mut chunks = Chunks::new(Kind::Chat, &record.job, ACCEPTED, "m", &record.release, false);
+    let choice = |chunk: super::stream::Chunk| serde_json::to_value(chunk).unwrap()["choices"][0].clone();
+    let opening = choice(chunks.opening(2).unwrap());
+    assert_eq!((&opening["index"], &opening["delta"]["role"]), (&json!(2), &json!("assistant")));
+    let tokens = replay(&record, 0).unwrap();
+    let seen: Vec<_> = tokens.iter().filter_map(|token| chunks.token(token)).map(choice).collect();
+    let indexes: Vec<_> = seen.iter().map(|choice| choice["index"].as_u64().unwrap()).collect();
+    assert_eq!(indexes, [0, 1, 2, 2, 0], "what shows nothing is not sent");
+    let joined = |index| -> String {
+        let own = seen.iter().filter(|choice| choice["index"] == index);
+        own.map(|choice| choice["delta"]["content"].as_str().unwrap()).collect()
+    };
+    assert_eq!([joined(0), joined(1), joined(2)], ["Héllo", "x", "yz"]);
+    let closing = choice(chunks.closing(1, FinishReason::Length, None));
+    assert_eq!((&closing["index"], &closing["finish_reason"]), (&json!(1), &json!("length")));
+    let whole = serde_json::to_value(chat_body(&record, ACCEPTED)).unwrap();
+    let texts: Vec<_> = (0..3).map(|nth| &whole["choices"][nth]["message"]["content"]).collect();
+    assert_eq!(texts, ["Héllo", "x", "yz"]);
+    assert_eq!(whole["choices"][2]["index"], 2);
+}
+
+#[test]
+fn offsets_count_in_each_answer_by_itself() {
+    let mut record = record_of_three(Kind::Completion);
+    for choice in &mut record.choices {
+        choice.logprobs = Some(choice.output_ids.iter().map(|_| logprob("t", -1.0, &[])).collect());
+    }
+    let mut chunks = Chunks::new(Kind::Completion, &record.job, ACCEPTED, "m", &record.release, false);
+    let whole = serde_json::to_value(completion_body(&record, ACCEPTED)).unwrap();
+    let mut offsets: Vec<Vec<Value>> = vec![Vec::new(); 3];
+    for token in replay(&record, 0).unwrap() {
+        let chunk = serde_json::to_value(chunks.token(&token).unwrap()).unwrap();
+        let choice = &chunk["choices"][0];
+        let of = &mut offsets[choice["index"].as_u64().unwrap() as usize];
+        of.extend(choice["logprobs"]["text_offset"].as_array().unwrap().clone());
+    }
+    assert_eq!(offsets, [vec![json!(0), json!(2), json!(2)], vec![json!(0)], vec![json!(0), json!(1)]]);
+    for (nth, own) in offsets.into_iter().enumerate() {
+        assert_eq!(whole["choices"][nth]["logprobs"]["text_offset"], Value::from(own));
+    }
 }
 
 fn job() -> Job {

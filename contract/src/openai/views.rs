@@ -136,27 +136,28 @@ pub struct Inconsistent {
     pub position: u32,
 }
 
-/// The events of the first answer's tokens above position `after`, exactly as they were streamed.
+/// The events of the tokens above position `after`, exactly as they were streamed.
 ///
 /// # Errors
 /// [`Inconsistent`] when the record is damaged.
 pub fn replay(record: &Record, after: u32) -> Result<Vec<TokenEvent>, Inconsistent> {
-    let Some(choice) = record.choices.first() else { return Ok(Vec::new()) };
     let mut events = Vec::new();
-    let mut start = 0usize;
-    for (nth, id) in choice.output_ids.iter().enumerate() {
-        let position = u32::try_from(nth + 1).unwrap_or(u32::MAX);
+    // Where the text of each choice goes on.
+    let mut starts = vec![0usize; record.choices.len()];
+    for (position, (index, nth)) in (1u32..).zip(record.stream_order()) {
+        let (choice, start) = (&record.choices[index], &mut starts[index]);
         let inconsistent = Inconsistent { position };
         let end = *choice.ends.get(nth).ok_or(inconsistent)? as usize;
-        let text = choice.text.get(start..end).ok_or(inconsistent)?;
+        let text = choice.text.get(*start..end).ok_or(inconsistent)?;
         let logprob = match &choice.logprobs {
             None => None,
             Some(tokens) => Some(tokens.get(nth).ok_or(inconsistent)?.clone()),
         };
         if position > after {
-            events.push(TokenEvent { position, id: *id, text: text.to_owned(), logprob });
+            let (id, choice) = (choice.output_ids[nth], u32::try_from(index).unwrap_or(u32::MAX));
+            events.push(TokenEvent { position, id, choice, text: text.to_owned(), logprob });
         }
-        start = end;
+        *start = end;
     }
     Ok(events)
 }

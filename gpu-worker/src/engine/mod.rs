@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use tokio::sync::mpsc;
 
+pub mod adjust;
 pub mod blocks;
 pub mod fault;
 pub mod plan;

@@ -11,7 +11,7 @@ use contract::{ErrorCode, JobError};
 
 use super::blocks::{BlockPool, blocks_for};
 use super::plan::{Logits, Span, StepPlan};
-use super::sampler::{Scratch, choose};
+use super::sampler::Scratch;
 use super::sequence::{Ending, Prepared, Sequence, SequenceId, TokenOutput};
 
 /// How much the engine takes on at once.
@@ -243,9 +243,7 @@ impl Planner {
             if sequence.cached < sequence.tokens.len() {
                 continue;
             }
-            let position = sequence.n_output() as u32;
-            let chosen =
-                choose(logits.row(row), &sequence.prepared.choosing, position, sequence.banned(), &mut self.scratch);
+            let chosen = sequence.choose(logits.row(row), &mut self.scratch);
             row += 1;
             match chosen {
                 Ok(chosen) => {

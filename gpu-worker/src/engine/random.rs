@@ -31,6 +31,17 @@ pub fn uniform(seed: u64, position: u32) -> f64 {
     mantissa as f64 / (1u64 << 53) as f64
 }
 
+/// The seed of the answer `choice` to a request with `seed`: the first has the seed itself, so that it is the same whether
+/// others are drawn beside it or not.
+pub fn seed_of_choice(seed: u64, choice: u32) -> u64 {
+    if choice == 0 {
+        return seed;
+    }
+    // The last word tells these counters from those of `uniform`.
+    let bits = philox([choice, 0, 0, 1], [seed as u32, (seed >> 32) as u32]);
+    u64::from(bits[0]) << 32 | u64::from(bits[1])
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -44,6 +55,15 @@ mod tests {
             philox([0x243f_6a88, 0x85a3_08d3, 0x1319_8a2e, 0x0370_7344], [0xa409_3822, 0x299f_31d0]),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn answers_have_seeds_of_their_own() {
+        let mut seeds: Vec<u64> = (0..1_000).flat_map(|seed| (0..8).map(move |n| seed_of_choice(seed, n))).collect();
+        assert_eq!(seeds[8 * 77], 77);
+        seeds.sort_unstable();
+        seeds.dedup();
+        assert_eq!(seeds.len(), 8_000);
     }
 
     #[test]

@@ -1,12 +1,14 @@
 //! Chooses the next token of a sequence from a row of logits.
 //!
-//! The order of the filters: banned tokens, temperature, top-k, top-p (over what top-k left), min-p. The choice depends on
-//! the row, the parameters, the seed and the position, on nothing else.
+//! The order: bias and penalties, banned tokens, temperature, top-k, top-p (over what top-k left), min-p, typical-p (over
+//! what all of them left). The choice depends on the row, the parameters, the sequence's own tokens, the seed and the
+//! position, on nothing else.
 
 use std::cmp::Ordering;
 
 use contract::Sampling;
 
+use super::adjust::Adjustment;
 use super::random::uniform;
 
 /// How the tokens of one sequence are chosen.
@@ -25,8 +27,8 @@ pub struct Choosing {
 pub struct Chosen {
     /// The token.
     pub id: u32,
-    /// Its log-probability and the likeliest tokens with theirs, best first; by the unfiltered distribution at
-    /// temperature 1.
+    /// Its log-probability and the likeliest tokens with theirs, best first; by the model's own distribution: before
+    /// bias, penalties, temperature and filters.
     pub logprobs: Option<(f32, Vec<(u32, f32)>)>,
 }
 
@@ -35,11 +37,27 @@ pub struct Chosen {
 #[error("the logits are not finite")]
 pub struct NotFinite;
 
+/// What is to be chosen next.
+#[derive(Debug, Clone, Copy)]
+pub struct Next<'a> {
+    /// The sequence's parameters.
+    pub how: &'a Choosing,
+    /// Place of the token; 0 is the first generated one.
+    pub position: u32,
+    /// Tokens that may not come now.
+    pub banned: &'a [u32],
+    /// Bias and penalties, if there are any.
+    pub adjustment: Option<&'a Adjustment>,
+}
+
 /// Room that is reused from row to row.
 #[derive(Debug, Default)]
 pub struct Scratch {
+    /// The row with bias and penalties.
+    adjusted: Vec<f32>,
     candidates: Vec<(u32, f32)>,
     weights: Vec<f32>,
+    groups: Vec<f64>,
 }
 
 /// Below this, sampling is greedy: the reciprocal of a still smaller temperature overflows.
@@ -47,27 +65,32 @@ const MIN_TEMPERATURE: f32 = 1e-5;
 /// Smallest log-probability shown.
 const LOWEST_LOGPROB: f32 = -9999.0;
 
-/// Chooses the token at `position` (0 is the first generated one) from `row`, never one of `banned`.
+/// Chooses the next token from `row`, `[vocab_size]`.
 ///
 /// # Errors
 /// [`NotFinite`] when a logit is NaN or infinite.
-pub fn choose(
-    row: &[f32],
-    how: &Choosing,
-    position: u32,
-    banned: &[u32],
-    scratch: &mut Scratch,
-) -> Result<Chosen, NotFinite> {
+pub fn choose(row: &[f32], next: &Next<'_>, scratch: &mut Scratch) -> Result<Chosen, NotFinite> {
     if !all_finite(row) {
         return Err(NotFinite);
     }
-    let id = if how.sampling.temperature < MIN_TEMPERATURE {
-        best_of(row, banned)
-    } else {
-        draw(row, how, position, banned, scratch)
+    let id = match next.adjustment {
+        None => pick(row, next, scratch),
+        Some(adjustment) => {
+            let mut adjusted = std::mem::take(&mut scratch.adjusted);
+            adjusted.clear();
+            adjusted.extend_from_slice(row);
+            adjustment.apply(&mut adjusted);
+            let id = pick(&adjusted, next, scratch);
+            scratch.adjusted = adjusted;
+            id
+        }
     };
-    let logprobs = how.logprobs.map(|top| logprobs_of(row, id, top as usize, scratch));
+    let logprobs = next.how.logprobs.map(|top| logprobs_of(row, id, top as usize, scratch));
     Ok(Chosen { id, logprobs })
+}
+
+fn pick(row: &[f32], next: &Next<'_>, scratch: &mut Scratch) -> u32 {
+    if next.how.sampling.temperature < MIN_TEMPERATURE { best_of(row, next.banned) } else { draw(row, next, scratch) }
 }
 
 /// True when no number is NaN or infinite. Sums zeros, so that it vectorises: `0 * x` is NaN for those alone.
@@ -127,12 +150,13 @@ fn keep_best(candidates: &mut Vec<(u32, f32)>, k: usize) {
     candidates.sort_unstable_by(by_rank);
 }
 
-fn draw(row: &[f32], how: &Choosing, position: u32, banned: &[u32], scratch: &mut Scratch) -> u32 {
-    let Sampling { temperature, top_k, top_p, min_p, .. } = how.sampling;
+fn draw(row: &[f32], next: &Next<'_>, scratch: &mut Scratch) -> u32 {
+    let Next { how, position, banned, adjustment: _ } = *next;
+    let Sampling { temperature, top_k, top_p, min_p, typical_p, .. } = how.sampling;
     let share = uniform(how.seed, position);
     let banned_best = banned.iter().any(|id| row.get(*id as usize).is_some());
-    if top_k.is_none() && top_p >= 1.0 && min_p == 0.0 && !banned_best {
-        return draw_from_all(row, temperature, share, &mut scratch.weights);
+    if top_k.is_none() && top_p >= 1.0 && min_p == 0.0 && typical_p >= 1.0 && !banned_best {
+        return draw_from_all(row, temperature, share, scratch);
     }
     let reach = if top_k.is_none() && !banned_best { Reach::of(row, &how.sampling) } else { Reach::WHOLE };
     let candidates = &mut scratch.candidates;
@@ -153,10 +177,14 @@ fn draw(row: &[f32], how: &Choosing, position: u32, banned: &[u32], scratch: &mu
     if top_p < 1.0 {
         let total =
             reach.total.unwrap_or_else(|| candidates.iter().map(|(_, logit)| f64::from(weight(*logit))).sum::<f64>());
-        keep_mass(candidates, f64::from(top_p) * total, weight);
+        keep_mass(candidates, f64::from(top_p) * total, weight, by_rank);
     }
     if min_p > 0.0 {
         candidates.retain(|(_, logit)| weight(*logit) >= min_p);
+    }
+    if typical_p < 1.0 {
+        let depth = |logit: f32| (f64::from(logit) - f64::from(best)) / f64::from(temperature);
+        keep_typical(candidates, typical_p, weight, depth);
     }
     let total: f64 = candidates.iter().map(|(_, logit)| f64::from(weight(*logit))).sum();
     let mut left = share * total;
@@ -216,15 +244,20 @@ fn total_weight(row: &[f32], best: f32, scale: f32) -> f64 {
     total
 }
 
-/// Keeps the likeliest candidates that together weigh `wanted`, the one that crosses it included. Sorting a whole vocabulary
-/// is dear, so growing heads of it are tried first.
-fn keep_mass(candidates: &mut Vec<(u32, f32)>, wanted: f64, weight: impl Fn(f32) -> f32) {
+/// Keeps the first candidates by `order` that together weigh `wanted`, the one that crosses it included. Sorting a whole
+/// vocabulary is dear, so growing heads of it are tried first.
+fn keep_mass(
+    candidates: &mut Vec<(u32, f32)>,
+    wanted: f64,
+    weight: impl Fn(f32) -> f32,
+    order: impl Fn(&(u32, f32), &(u32, f32)) -> Ordering,
+) {
     let mut head = 256.min(candidates.len());
     loop {
         if head < candidates.len() {
-            candidates.select_nth_unstable_by(head, by_rank);
+            candidates.select_nth_unstable_by(head, &order);
         }
-        candidates[..head].sort_unstable_by(by_rank);
+        candidates[..head].sort_unstable_by(&order);
         let mut sum = 0.0;
         let crossing = candidates[..head].iter().position(|(_, logit)| {
             sum += f64::from(weight(*logit));
@@ -238,8 +271,27 @@ fn keep_mass(candidates: &mut Vec<(u32, f32)>, wanted: f64, weight: impl Fn(f32)
     }
 }
 
+/// Locally typical sampling (arXiv 2202.00666): keeps the candidates whose information is nearest to the entropy of all of
+/// them and that together have the share `mass`, the one that crosses it included.
+///
+/// `weight` is `e^depth`. With W the sum of weights a candidate's information is `ln W - depth` and the entropy `ln W`
+/// less the mean depth, so what counts is how far its depth is from the mean.
+fn keep_typical(candidates: &mut Vec<(u32, f32)>, mass: f32, weight: impl Fn(f32) -> f32, depth: impl Fn(f32) -> f64) {
+    let (mut total, mut sum) = (0f64, 0f64);
+    for (_, logit) in candidates.iter() {
+        let weight = f64::from(weight(*logit));
+        total += weight;
+        sum += weight * depth(*logit);
+    }
+    let mean = sum / total;
+    let distance = |candidate: &(u32, f32)| (depth(candidate.1) - mean).abs();
+    let order = |a: &(u32, f32), b: &(u32, f32)| distance(a).total_cmp(&distance(b)).then(by_rank(a, b));
+    keep_mass(candidates, f64::from(mass) * total, weight, order);
+}
+
 /// Draws by the plain distribution at a temperature: no candidate list, two passes over the row.
-fn draw_from_all(row: &[f32], temperature: f32, share: f64, weights: &mut Vec<f32>) -> u32 {
+fn draw_from_all(row: &[f32], temperature: f32, share: f64, scratch: &mut Scratch) -> u32 {
+    let Scratch { weights, groups, .. } = scratch;
     let best = max_of(row);
     let scale = 1.0 / temperature;
     weights.clear();
@@ -248,7 +300,8 @@ fn draw_from_all(row: &[f32], temperature: f32, share: f64, weights: &mut Vec<f3
         *weight = exp_fast((logit - best) * scale);
     }
     // Sums of 256 keep float32 exact enough and let the search skip.
-    let groups: Vec<f64> = weights.chunks(256).map(|group| f64::from(sum_lanes(group))).collect();
+    groups.clear();
+    groups.extend(weights.chunks(256).map(|group| f64::from(sum_lanes(group))));
     let mut left = share * groups.iter().sum::<f64>();
     let mut last_possible = 0;
     for (group_idx, group_sum) in groups.iter().enumerate() {
@@ -320,116 +373,4 @@ fn logprobs_of(row: &[f32], id: u32, top: usize, scratch: &mut Scratch) -> (f32,
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn how(temperature: f32, top_k: Option<u32>, top_p: f32, min_p: f32, seed: u64) -> Choosing {
-        Choosing { sampling: Sampling { temperature, top_k, top_p, min_p, seed: Some(seed) }, seed, logprobs: None }
-    }
-
-    fn pick(row: &[f32], how: &Choosing, position: u32, banned: &[u32]) -> u32 {
-        choose(row, how, position, banned, &mut Scratch::default()).unwrap().id
-    }
-
-    #[test]
-    fn greedy_takes_the_first_of_the_largest_and_heeds_bans() {
-        let row = [0.5, 2.0, 2.0, -1.0];
-        let greedy = how(0.0, None, 1.0, 0.0, 1);
-        assert_eq!(pick(&row, &greedy, 0, &[]), 1);
-        assert_eq!(pick(&row, &greedy, 0, &[1]), 2);
-        assert_eq!(pick(&row, &greedy, 0, &[1, 2]), 0);
-    }
-
-    #[test]
-    fn not_finite_rows_are_refused() {
-        for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut row = vec![0.0; 40];
-            row[37] = bad;
-            let answer = choose(&row, &how(0.0, None, 1.0, 0.0, 1), 0, &[], &mut Scratch::default());
-            assert_eq!(answer, Err(NotFinite));
-        }
-    }
-
-    /// Frequencies over 40,000 draws against probabilities worked out by hand: weights 4, 2, 1, 1 of 8.
-    #[test]
-    fn draws_follow_the_distribution() {
-        let row = [4f32.ln(), 2f32.ln(), 0.0, 0.0];
-        let check = |how: &Choosing, expected: [f64; 4]| {
-            let mut counts = [0u32; 4];
-            for position in 0..40_000 {
-                counts[pick(&row, how, position, &[]) as usize] += 1;
-            }
-            for (count, expected) in counts.iter().zip(expected) {
-                assert!((f64::from(*count) / 40_000.0 - expected).abs() < 0.01, "{counts:?} for {expected:?}");
-            }
-        };
-        check(&how(1.0, None, 1.0, 0.0, 5), [0.5, 0.25, 0.125, 0.125]);
-        check(&how(1.0, Some(2), 1.0, 0.0, 5), [2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
-        check(&how(1.0, None, 0.7, 0.0, 5), [2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
-        check(&how(1.0, None, 1.0, 0.4, 5), [2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]);
-        // Temperature 2 takes the square root of the weights: 2, 1.414, 1, 1 of 5.414.
-        check(&how(2.0, None, 1.0, 0.0, 5), [0.3694, 0.2612, 0.1847, 0.1847]);
-        check(&how(1.0, Some(4), 1.0, 0.0, 5), [0.5, 0.25, 0.125, 0.125]);
-    }
-
-    #[test]
-    fn top_p_finds_its_border_beyond_the_first_head() {
-        let row = vec![0.0f32; 3000];
-        let how = how(1.0, None, 0.9, 0.0, 3);
-        let seen = (0..20_000).map(|position| pick(&row, &how, position, &[])).max().unwrap();
-        assert!((2600..2700).contains(&seen), "nine tenths of 3,000 equals end at 2,699, saw {seen}");
-    }
-
-    /// The cut is only a short cut: with it, every draw is the one without it.
-    #[test]
-    fn the_first_cut_takes_nothing_from_top_p_and_min_p() {
-        for seed in 0..400u32 {
-            let noise = |idx: u32| uniform(u64::from(seed), idx) as f32;
-            let row: Vec<f32> = (0..700).map(|idx| (noise(idx) - 0.5) * 30.0 * noise(9_000)).collect();
-            let sampling = Sampling {
-                temperature: 0.2 + 1.8 * noise(9_001),
-                top_p: 0.05 + 0.949 * noise(9_002),
-                min_p: if seed % 3 == 0 { noise(9_003) * 0.5 } else { 0.0 },
-                ..Sampling::default()
-            };
-            let with = Choosing { sampling, seed: 1, logprobs: None };
-            // A top-k of everything changes nothing but takes the path without the cut.
-            let mut without = with.clone();
-            without.sampling.top_k = Some(700);
-            for position in 0..20 {
-                assert_eq!(pick(&row, &with, position, &[]), pick(&row, &without, position, &[]), "seed {seed}");
-            }
-        }
-    }
-
-    #[test]
-    fn banned_tokens_are_never_drawn() {
-        let row = [3.0, 1.0, 0.0, 2.0];
-        for position in 0..2_000 {
-            let id = pick(&row, &how(1.0, None, 1.0, 0.0, 9), position, &[0, 3]);
-            assert!(id == 1 || id == 2);
-        }
-    }
-
-    #[test]
-    fn log_probabilities_are_those_of_the_plain_distribution() {
-        let row = [4f32.ln(), 2f32.ln(), 0.0, 0.0];
-        let how = Choosing { logprobs: Some(2), ..how(0.0, None, 1.0, 0.0, 1) };
-        let chosen = choose(&row, &how, 0, &[0], &mut Scratch::default()).unwrap();
-        let (own, top) = chosen.logprobs.unwrap();
-        assert_eq!(chosen.id, 1);
-        assert!((own - 0.25f32.ln()).abs() < 1e-5);
-        assert_eq!(top.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [0, 1]);
-        assert!((top[0].1 - 0.5f32.ln()).abs() < 1e-5);
-    }
-
-    #[test]
-    fn the_fast_exponential_is_close() {
-        for step in 0..8_700 {
-            let x = -(step as f32) / 100.0;
-            let (fast, exact) = (f64::from(exp_fast(x)), f64::from(x).exp());
-            assert!((fast - exact).abs() <= 3e-7 * exact, "{x}: {fast} and {exact}");
-        }
-        assert_eq!(exp_fast(-100.0), 0.0);
-    }
-}
+mod tests;

@@ -7,10 +7,11 @@ use std::time::Instant;
 
 use contract::{ErrorCode, FinishReason, JobError};
 
+use super::adjust::Adjustment;
 use super::blocks::{BlockPool, BlockTable};
 use super::plan::BLOCK_TOKENS;
 use super::prefix::{BlockHash, CacheScope};
-use super::sampler::{Choosing, Chosen};
+use super::sampler::{self, Choosing, Chosen, Next, NotFinite, Scratch};
 
 /// Names a sequence towards the engine's owner; the engine never looks inside.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -142,12 +143,24 @@ pub(super) struct Sequence {
     /// The positions that it computed itself, from the first to one behind the last, whatever it lost since; `None` before
     /// its first step.
     computed: Option<Range<usize>>,
+    /// Bias and penalties, which count its tokens. They stay with it when it is preempted, as its tokens do.
+    adjustment: Option<Adjustment>,
 }
 
 impl Sequence {
     pub(super) fn new(prepared: Prepared) -> Self {
         let tokens = prepared.prompt.clone();
-        Self { prepared, tokens, cached: 0, table: BlockTable::default(), chain: Vec::new(), kept: 0, computed: None }
+        let adjustment = Adjustment::new(&prepared.choosing.sampling, &prepared.prompt, prepared.max_tokens);
+        Self {
+            prepared,
+            tokens,
+            cached: 0,
+            table: BlockTable::default(),
+            chain: Vec::new(),
+            kept: 0,
+            computed: None,
+            adjustment,
+        }
     }
 
     /// Known blocks that it could begin with. Never all of its tokens: the last one's logits are wanted.
@@ -219,8 +232,19 @@ impl Sequence {
         self.tokens.len() - self.cached
     }
 
+    /// Chooses its next token from the logits of its last one.
+    pub(super) fn choose(&self, row: &[f32], scratch: &mut Scratch) -> Result<Chosen, NotFinite> {
+        let next = Next {
+            how: &self.prepared.choosing,
+            position: self.n_output() as u32,
+            banned: self.banned(),
+            adjustment: self.adjustment.as_ref(),
+        };
+        sampler::choose(row, &next, scratch)
+    }
+
     /// Ids that may not be chosen next.
-    pub(super) fn banned(&self) -> &[u32] {
+    fn banned(&self) -> &[u32] {
         if (self.n_output() as u32) < self.prepared.min_tokens { &self.prepared.end_ids } else { &[] }
     }
 
@@ -228,6 +252,9 @@ impl Sequence {
     pub(super) fn push(&mut self, chosen: Chosen) -> (TokenOutput, Option<Ending>) {
         let id = chosen.id;
         self.tokens.push(id);
+        if let Some(adjustment) = &mut self.adjustment {
+            adjustment.push(id);
+        }
         let n_output = self.n_output() as u32;
         let may_end = n_output >= self.prepared.min_tokens;
         let mut text = String::new();

@@ -1,6 +1,6 @@
 //! The planner and the loop over the trivial forward, whose logits show any wrong block, slot or order.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::{Duration, Instant};
 
 use contract::{FinishReason, Sampling};
@@ -26,16 +26,25 @@ fn forward(n_blocks: usize, ending: ModelEnding) -> TrivialForward {
     })
 }
 
+/// Greedy and drawn, with and without what depends on the tokens so far.
+fn sampling(id: u64) -> Sampling {
+    let plain = Sampling { temperature: if id.is_multiple_of(2) { 0.0 } else { 0.9 }, ..Sampling::default() };
+    match id % 3 {
+        1 => Sampling { repetition_penalty: 1.3, typical_p: 0.9, ..plain },
+        2 => {
+            let logit_bias = BTreeMap::from([(id as u32 % 97, 1.5)]);
+            Sampling { logit_bias, frequency_penalty: 0.4, presence_penalty: -0.3, ..plain }
+        }
+        _ => plain,
+    }
+}
+
 fn prepared(id: u64, n_prompt: usize, max_tokens: u32) -> Prepared {
     Prepared {
         id: SequenceId(id),
         scope: None,
         prompt: (0..n_prompt).map(|idx| philox([id as u32, idx as u32, 0, 0], [3, 4])[0] % 97).collect(),
-        choosing: Choosing {
-            sampling: Sampling { temperature: if id.is_multiple_of(2) { 0.0 } else { 0.9 }, ..Sampling::default() },
-            seed: id * 31,
-            logprobs: Some(3),
-        },
+        choosing: Choosing { sampling: sampling(id), seed: id * 31, logprobs: Some(3) },
         max_tokens,
         min_tokens: 0,
         end_ids: Vec::new(),
@@ -132,6 +141,48 @@ fn any_mix_gives_each_sequence_what_it_gets_alone() {
         total_preemptions += result.preemptions;
     }
     assert!(total_preemptions > 100, "the small pools were meant to preempt, and did {total_preemptions} times");
+}
+
+/// Greedy tokens under penalties are those of the formulas, applied to each row with counts taken anew.
+#[test]
+fn penalties_count_the_tokens_of_prompt_and_output() {
+    let mut planner = Planner::new(Limits { max_sequences: 1, step_tokens: 8 }, 16);
+    let mut sequence = prepared(2, 20, 60);
+    let bias = BTreeMap::from([(3, 0.5f32), (50, -1.0)]);
+    sequence.choosing.sampling = Sampling {
+        temperature: 0.0,
+        logit_bias: bias.clone(),
+        repetition_penalty: 1.5,
+        frequency_penalty: 0.25,
+        presence_penalty: 0.5,
+        ..Sampling::default()
+    };
+    let prompt = sequence.prompt.clone();
+    planner.admit(sequence);
+    let mut forward = forward(16, ModelEnding::Never);
+    let (mut output, mut differs) = (Vec::new(), 0);
+    while let Some(plan) = planner.plan() {
+        let logits = forward.step(&plan).unwrap();
+        let mut out = StepOutput::default();
+        planner.commit(&plan, &logits, &mut out);
+        for token in out.tokens {
+            let row = logits.row(0);
+            let value = |id: u32| {
+                let mut value = row[id as usize] + bias.get(&id).copied().unwrap_or(0.0);
+                let count = output.iter().filter(|seen| **seen == id).count() as f32;
+                if count > 0.0 || prompt.contains(&id) {
+                    value = if value > 0.0 { value / 1.5 } else { value * 1.5 };
+                }
+                value - 0.25 * count - if count > 0.0 { 0.5 } else { 0.0 }
+            };
+            let best = |of: &dyn Fn(u32) -> f32| (0..97).rev().max_by(|a, b| of(*a).total_cmp(&of(*b))).unwrap();
+            assert_eq!(token.chosen.id, best(&value), "token {}", output.len());
+            differs += usize::from(token.chosen.id != best(&|id| row[id as usize]));
+            output.push(token.chosen.id);
+        }
+    }
+    assert_eq!(output.len(), 60);
+    assert!(differs > 0, "the penalties changed nothing");
 }
 
 #[test]

@@ -21,7 +21,7 @@ mod golden_tests;
 #[cfg(test)]
 mod injection_tests;
 #[cfg(test)]
-mod stream_tests;
+pub(crate) mod stream_tests;
 #[cfg(test)]
 mod template_tests;
 #[cfg(test)]

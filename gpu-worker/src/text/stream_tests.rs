@@ -11,7 +11,7 @@ use super::{Delta, StopHit, TextStream, TextTokenizer, bytes, golden_tests::QWEN
 use crate::load::{GgufHeader, gguf_writer::GgufWriter};
 
 /// Ids: 0 to 255 the bytes, 256 the control token `<|end|>`.
-static BYTES: LazyLock<Arc<TextTokenizer>> = LazyLock::new(|| {
+pub(crate) static BYTES: LazyLock<Arc<TextTokenizer>> = LazyLock::new(|| {
     let mut alphabet: Vec<(u8, char)> = bytes::alphabet().collect();
     alphabet.sort_unstable();
     let alphabet: Vec<String> = alphabet.into_iter().map(|(_, character)| character.to_string()).collect();

@@ -4,7 +4,7 @@
 use contract::openai::json::{self, BadJson};
 use contract::openai::kinds::{ErrorEnvelope, ErrorKind};
 use contract::openai::{
-    MAX_DEADLINE_SECONDS, MAX_MESSAGES, MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS,
+    MAX_DEADLINE_SECONDS, MAX_LOGIT_BIASES, MAX_MESSAGES, MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS,
     MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS, MAX_STOPS, MAX_STRING_BYTES, MAX_TOP_LOGPROBS, ParseError, Parsed, ParsedJob,
     parse_chat, parse_completion, parse_job,
 };
@@ -73,6 +73,7 @@ fn accepted(request: &Request) {
     assert!(sampling.top_p > 0.0 && sampling.top_p <= 1.0, "{sampling:?}");
     assert!((0.0..1.0).contains(&sampling.min_p), "{sampling:?}");
     assert_ne!(sampling.top_k, Some(0));
+    assert!(sampling.is_in_range() && sampling.logit_bias.len() <= MAX_LOGIT_BIASES, "{sampling:?}");
     assert!(!request.model.is_empty());
     assert_ne!(request.max_tokens, Some(0));
     assert!(request.max_tokens.is_none_or(|max| request.min_tokens <= max));

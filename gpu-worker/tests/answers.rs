@@ -1,0 +1,237 @@
+//! Jobs with several answers, and with parameters that only the vocabulary can judge, through a whole worker whose engine
+//! has no model: store, queue and bus are the real ones of one process.
+#![allow(clippy::unwrap_used, reason = "the world of these tests is built by functions that are no tests themselves")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backends::memory_bus::BusLimits;
+use backends::{InProcessBus, InProcessQueue, SqliteStore, local_objects};
+use contract::openai::parse_completion;
+use contract::openai::views::replay;
+use contract::{
+    Bus, Class, ErrorCode, Job, JobEventBody, JobId, JobState, JobStore, NewJob, OnFailure, Queue, QueueId, Record,
+    RecordLocation, ServedModel, TenantId, TokenEvent, TrajectoryMode,
+};
+use futures::StreamExt;
+use gpu_worker::engine::planner::Limits;
+use gpu_worker::{BeatPorts, Deps, WorkerConfig, WorkerError};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+use tokio::task::JoinHandle;
+
+const TINY: &[u8] = include_bytes!("../../fixtures/tiny/tiny.gguf");
+/// Three answers of 64 tokens each do not fit beside one another: they are preempted.
+const N_BLOCKS: usize = 12;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+struct World {
+    store: Arc<SqliteStore>,
+    queue: Arc<InProcessQueue>,
+    bus: Arc<InProcessBus>,
+    served: ServedModel,
+    stop: oneshot::Sender<()>,
+    working: JoinHandle<Result<(), WorkerError>>,
+    _folder: tempfile::TempDir,
+}
+
+impl World {
+    async fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Arc::new(SqliteStore::open(folder.path().join("jobs.db")).await.unwrap());
+        let queue = Arc::new(InProcessQueue::default());
+        let bus = Arc::new(InProcessBus::new(BusLimits::default()));
+        let objects = Arc::new(local_objects(&folder.path().join("objects")).unwrap());
+        let release = gpu_worker::trivial(TINY, N_BLOCKS).unwrap();
+        let served = release.served.clone();
+        let deps = Deps { store: store.clone(), queue: queue.clone(), bus: bus.clone(), objects };
+        let ports = BeatPorts { store: store.clone(), bus: bus.clone() };
+        let beat = Box::new(move || {
+            let ports = ports.clone();
+            let opened: futures::future::BoxFuture<'static, _> = Box::pin(std::future::ready(Ok(ports)));
+            opened
+        });
+        let config = WorkerConfig {
+            limits: Limits { max_sequences: 4, step_tokens: 64 },
+            lease_ttl: Duration::from_secs(15),
+            drain_grace: Duration::from_secs(5),
+            preparing: 2,
+        };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let (ready, is_ready) = oneshot::channel();
+        let on_ready = move |_| ready.send(()).unwrap();
+        let shutdown = async move { drop(stopped.await) };
+        let working = tokio::spawn(gpu_worker::run(deps, beat, release, config, on_ready, shutdown));
+        is_ready.await.unwrap();
+        Self { store, queue, bus, served, stop, working, _folder: folder }
+    }
+
+    async fn accept(&self, mut body: Value) -> JobId {
+        body["model"] = json!("trivial");
+        let request = parse_completion(&body).unwrap().request;
+        let id = JobId::new();
+        let job = NewJob {
+            id,
+            tenant: TenantId::local(),
+            release: self.served.release.clone(),
+            route: "trivial".into(),
+            class: Class::Standard,
+            bound: 100,
+            tenant_bound: None,
+            delay: Duration::ZERO,
+            deadline_in: Duration::from_secs(60),
+            seed: request.sampling.seed.unwrap_or(1),
+            request,
+            metadata: BTreeMap::new(),
+            batch_line: None,
+            custom_id: None,
+            webhook: None,
+            sequence_key: None,
+            on_failure: OnFailure::Skip,
+            traceparent: None,
+            idempotency: None,
+            published_by_caller: false,
+            trajectory: TrajectoryMode::Full,
+            keep: None,
+        };
+        self.store.accept(&[job]).await.unwrap()[0].clone().unwrap();
+        id
+    }
+
+    /// What the feeder does.
+    async fn publish(&self) {
+        let queue = QueueId { release: self.served.release.clone(), class: Class::Standard };
+        let wakes: Vec<_> = self.store.due(&queue, 100).await.unwrap();
+        let wakes: Vec<_> = wakes.into_iter().map(|wake| (queue.clone(), wake)).collect();
+        self.queue.publish(&wakes).await;
+    }
+
+    async fn ended(&self, id: JobId) -> Job {
+        let ended = async {
+            loop {
+                let job = self.store.get(&TenantId::local(), &id).await.unwrap().unwrap();
+                if job.state.is_terminal() {
+                    return job;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, ended).await.expect("the job ends")
+    }
+
+    async fn record(&self, id: JobId) -> Record {
+        let job = self.ended(id).await;
+        assert_eq!(job.state, JobState::Succeeded, "{:?}", job.error);
+        let Some(RecordLocation::Inline(bytes)) = job.record else { panic!("{:?}", job.record) };
+        Record::decode(&bytes).unwrap()
+    }
+
+    async fn stop(self) {
+        self.stop.send(()).unwrap();
+        self.working.await.unwrap().unwrap();
+    }
+}
+
+fn body(n: u8, seed: u64) -> Value {
+    json!({"prompt": [5, 6, 7, 8], "max_tokens": 60, "ignore_eos": true, "n": n, "seed": seed, "presence_penalty": 0.5,
+        "repetition_penalty": 1.2, "logprobs": 0})
+}
+
+#[tokio::test]
+async fn several_answers_are_drawn_streamed_and_kept() {
+    let world = World::new().await;
+    let several = world.accept(body(3, 7)).await;
+    let single = world.accept(body(1, 7)).await;
+    let others: Vec<JobId> = [world.accept(body(8, 8)).await, world.accept(body(2, 9)).await].into();
+    let events = world.bus.events(&several, 0).await.unwrap();
+    world.publish().await;
+    let record = world.record(several).await;
+    let tokens: Vec<TokenEvent> = events
+        .filter_map(|event| async {
+            match event.unwrap().body {
+                JobEventBody::Token(token) => Some(token),
+                JobEventBody::Started | JobEventBody::Ended { .. } => None,
+            }
+        })
+        .collect()
+        .await;
+    assert_eq!(tokens, replay(&record, 0).unwrap(), "the stream is as the record says");
+    assert_eq!(tokens.iter().map(|token| token.choice).take(5).collect::<Vec<_>>(), [0, 1, 2, 0, 1]);
+    assert_eq!(record.choices.len(), 3);
+    assert_eq!((record.usage.prompt_tokens, record.usage.output_tokens), (4, 180), "the prompt counts once");
+    let ids: Vec<_> = record.choices.iter().map(|choice| choice.output_ids.clone()).collect();
+    assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
+    assert!(record.choices.iter().all(|choice| choice.logprobs.as_ref().is_some_and(|all| all.len() == 60)));
+    let single = world.record(single).await;
+    assert_eq!(single.choices, record.choices[..1], "the first answer is the same with and without others");
+    for (id, n) in others.into_iter().zip([8, 2]) {
+        assert_eq!(world.record(id).await.choices.len(), n);
+    }
+    // Again, alone: what else ran makes no difference.
+    let again = world.accept(body(3, 7)).await;
+    world.publish().await;
+    assert_eq!(world.record(again).await.choices, record.choices);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn answers_that_end_early_let_the_others_go_on() {
+    let world = World::new().await;
+    let mut asked = body(8, 3);
+    // Each token has about one chance in a few to end its answer.
+    asked["stop_token_ids"] = json!((0..64).collect::<Vec<u32>>());
+    let id = world.accept(asked).await;
+    let events = world.bus.events(&id, 0).await.unwrap();
+    world.publish().await;
+    let record = world.record(id).await;
+    let lengths: Vec<usize> = record.choices.iter().map(|choice| choice.output_ids.len()).collect();
+    assert!(lengths.iter().any(|length| *length != lengths[0]), "{lengths:?}");
+    assert_eq!(record.usage.output_tokens as usize, lengths.iter().sum::<usize>());
+    let told = events.filter(|event| {
+        let is_token = matches!(event.as_ref().unwrap().body, JobEventBody::Token(_));
+        async move { is_token }
+    });
+    assert_eq!(told.count().await, lengths.iter().sum::<usize>());
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_stop_text_is_shown_when_asked_for() {
+    let world = World::new().await;
+    let mut asked = json!({"prompt": [5], "max_tokens": 30, "ignore_eos": true, "seed": 4});
+    let plain = world.accept(asked.clone()).await;
+    world.publish().await;
+    let whole = world.record(plain).await.choices[0].text.clone();
+    // Some characters of what is said without it, the first time they are there.
+    let stop: String = whole.chars().skip(6).take(2).collect();
+    let before = whole.find(&stop).unwrap();
+    asked["stop"] = json!(stop);
+    let hidden = world.accept(asked.clone()).await;
+    asked["include_stop_str_in_output"] = json!(true);
+    let shown = world.accept(asked).await;
+    world.publish().await;
+    assert_eq!(world.record(hidden).await.choices[0].text, whole[..before]);
+    let shown = world.record(shown).await.choices[0].clone();
+    assert_eq!(shown.text, whole[..before + stop.len()]);
+    assert_eq!(shown.stop_reason, Some(json!(stop)));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_bias_steers_and_one_beyond_the_vocabulary_is_refused() {
+    let world = World::new().await;
+    let vocab_size = world.served.vocab_size;
+    let biased =
+        |id: u32| json!({"prompt": [5], "max_tokens": 4, "ignore_eos": true, "logit_bias": {id.to_string(): 100}});
+    let within = world.accept(biased(vocab_size - 1)).await;
+    let beyond = world.accept(biased(vocab_size)).await;
+    world.publish().await;
+    assert_eq!(world.record(within).await.choices[0].output_ids, [vocab_size - 1; 4]);
+    let failed = world.ended(beyond).await;
+    let error = failed.error.unwrap();
+    assert_eq!((failed.state, error.code), (JobState::Failed, ErrorCode::InvalidRequest));
+    assert_eq!(error.param, Some(format!("logit_bias.{vocab_size}")));
+    assert!(error.message.contains(&vocab_size.to_string()), "{}", error.message);
+    world.stop().await;
+}
