@@ -13,6 +13,7 @@ use std::borrow::Cow;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::constraint::RuleKind;
 use crate::ids::{Fingerprint, JobId};
 use crate::outcome::{FinishReason, Usage};
 use crate::record::{AttemptTimings, Record, RecordError, SegmentPlace, TrajectoryMode, output_hash, pack, unpack};
@@ -148,6 +149,9 @@ pub struct RedactedRequest {
     /// How many of the likeliest tokens were asked for beside each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u8>,
+    /// What kind of rule the answer kept to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<RuleKind>,
 }
 
 /// What is left of one answer.
@@ -165,8 +169,18 @@ pub struct RedactedChoice {
 impl RedactedRecord {
     /// The redacted view of a record.
     pub fn of(record: &Record) -> Self {
-        let Request { model, input: _, sampling, max_tokens, min_tokens, ignore_eos, stop, stop_token_ids, logprobs } =
-            &record.request;
+        let Request {
+            model,
+            input: _,
+            sampling,
+            max_tokens,
+            min_tokens,
+            ignore_eos,
+            stop,
+            stop_token_ids,
+            logprobs,
+            constraint,
+        } = &record.request;
         let request = RedactedRequest {
             model: model.clone(),
             sampling: sampling.clone(),
@@ -176,6 +190,7 @@ impl RedactedRecord {
             n_stop: count(stop.len()),
             n_stop_token_ids: count(stop_token_ids.len()),
             logprobs: *logprobs,
+            constraint: constraint.as_ref().map(|constraint| constraint.rule.kind()),
         };
         let choices = record.choices.iter().map(|choice| RedactedChoice {
             n_output: count(choice.output_ids.len()),
@@ -306,6 +321,7 @@ impl SegmentBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::constraint::{Constraint, Rule};
     use crate::record::ChoiceRecord;
     use crate::request::{Input, Message, Prompt, Role};
 
@@ -330,6 +346,10 @@ mod tests {
                 stop: vec!["secret stop".into(), "\n".into()],
                 stop_token_ids: vec![987_654],
                 logprobs: None,
+                constraint: Some(Constraint {
+                    field: "guided_choice".into(),
+                    rule: Rule::Choice(vec!["secret choice".into()]),
+                }),
             },
             seed: u64::MAX,
             prompt_text: "secret question, rendered".into(),
@@ -361,6 +381,7 @@ mod tests {
         assert_eq!(value["choices"][0]["n_output"], 1);
         assert_eq!((&value["seed"], &value["request"]["n_stop"]), (&u64::MAX.into(), &2.into()));
         assert_eq!((&value["usage"]["prompt_tokens"], &value["timings"]["finished_ms"]), (&2.into(), &3.into()));
+        assert_eq!(value["request"]["constraint"], "choice");
         assert_eq!((&value["redacted"], &value["release"]), (&true.into(), &"ab".repeat(32).into()));
     }
 

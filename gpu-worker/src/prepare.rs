@@ -8,6 +8,7 @@ use contract::{ErrorCode, Input, JobError, Leased, Prompt};
 
 use crate::engine::sampler::Choosing;
 use crate::engine::sequence::{DropMark, OutputText, Piece, Prepared, SequenceId};
+use crate::grammar::Grammars;
 use crate::text::{Prompts, TextError, TextStream, TextTokenizer};
 
 /// What preparing needs to know of the release.
@@ -17,6 +18,8 @@ pub struct Preparer {
     pub prompts: Arc<Prompts>,
     /// For the output.
     pub tokenizer: Arc<TextTokenizer>,
+    /// For answers that keep to a rule.
+    pub grammars: Arc<Grammars>,
     /// Longest sequence of the model, in tokens.
     pub context_tokens: usize,
     /// Tokens that the whole cache holds.
@@ -67,6 +70,8 @@ impl Preparer {
         if !request.ignore_eos {
             end_ids.extend_from_slice(self.tokenizer.eos_ids());
         }
+        let constraint = request.constraint.as_ref();
+        let grammar = constraint.map(|rule| self.grammars.grammar(rule, &request.stop_token_ids)).transpose()?;
         let stream = TextStream::new(Arc::clone(&self.tokenizer), request.stop.clone(), false, true);
         let prepared = Prepared {
             id,
@@ -75,6 +80,7 @@ impl Preparer {
             max_tokens,
             min_tokens: request.min_tokens.min(max_tokens),
             end_ids,
+            grammar,
             text: Box::new(StreamText { stream: Some(stream), stops: request.stop.clone() }),
             deadline: leased_at.checked_add(leased.deadline_in),
             mark,

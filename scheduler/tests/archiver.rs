@@ -188,6 +188,7 @@ fn job() -> NewJob {
             stop: vec![],
             stop_token_ids: vec![],
             logprobs: None,
+            constraint: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

@@ -159,6 +159,7 @@ fn job(trajectory: TrajectoryMode, keep: Option<Duration>) -> NewJob {
             stop: vec![],
             stop_token_ids: vec![],
             logprobs: None,
+            constraint: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

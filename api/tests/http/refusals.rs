@@ -116,7 +116,7 @@ async fn wrong_fields_are_named() {
         (CHAT, chat_with("stop_token_ids", json!([1, 100])), 400, "invalid_value", Some("stop_token_ids[1]")),
         (CHAT, chat_with("tools", json!([{"type": "function"}])), 400, "unsupported_parameter", Some("tools")),
         (CHAT, chat_with("n", json!(2)), 400, "unsupported_parameter", Some("n")),
-        (CHAT, chat_with("response_format", json!({"type": "json_object"})), 400, "unsupported_parameter", Some("response_format")),
+        (CHAT, chat_with("response_format", json!({"type": "yaml"})), 400, "unsupported_parameter", Some("response_format.type")),
         (CHAT, chat_with("store", json!(true)), 400, "unsupported_parameter", Some("store")),
         (CHAT, chat_with("stream_options", json!({"include_usage": true})), 400, "invalid_value", Some("stream_options")),
         (CHAT, chat_with("logprob", json!(true)), 400, "unknown_parameter", Some("logprob")),

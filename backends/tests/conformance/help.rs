@@ -72,6 +72,7 @@ pub fn job() -> NewJob {
             stop: vec!["\n\n".into()],
             stop_token_ids: vec![],
             logprobs: Some(2),
+            constraint: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

@@ -202,6 +202,7 @@ impl Bench {
                 stop: Vec::new(),
                 stop_token_ids: Vec::new(),
                 logprobs: None,
+                constraint: None,
             },
             metadata: BTreeMap::new(),
             batch_line: None,

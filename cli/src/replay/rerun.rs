@@ -11,6 +11,7 @@ use gpu_worker::engine::fault::FaultPoint;
 use gpu_worker::engine::planner::Limits;
 use gpu_worker::engine::sequence::{DropMark, Ending, SequenceId};
 use gpu_worker::engine::{self, Command};
+use gpu_worker::grammar::Grammars;
 use gpu_worker::prepare::Preparer;
 
 use crate::embedded::Model;
@@ -39,6 +40,7 @@ pub async fn run(
         vocab_size: loaded.forward.vocab_size(),
         cache_tokens: loaded.cache_tokens,
         prompts: loaded.prompts,
+        grammars: Arc::new(Grammars::new(Arc::clone(&loaded.tokenizer))),
         tokenizer: Arc::clone(&loaded.tokenizer),
     };
     let mut engine = engine::spawn(loaded.forward, limits, FaultPoint::default())?;

@@ -36,6 +36,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             stop: common.stop,
             stop_token_ids: common.stop_token_ids,
             logprobs,
+            constraint: common.constraint,
         },
         stream: common.stream,
         include_usage: common.include_usage,
@@ -92,6 +93,7 @@ mod tests {
             stop: vec![],
             stop_token_ids: vec![],
             logprobs: None,
+            constraint: None,
         };
         assert_eq!(parsed.request, expected);
     }

@@ -38,6 +38,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             stop: common.stop,
             stop_token_ids: common.stop_token_ids,
             logprobs,
+            constraint: common.constraint,
         },
         stream: common.stream,
         include_usage: common.include_usage,

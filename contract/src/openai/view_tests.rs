@@ -58,6 +58,7 @@ fn record(kind: Kind, with_logprobs: bool) -> Record {
             stop: vec![],
             stop_token_ids: vec![],
             logprobs: None,
+            constraint: None,
         },
         seed: 7,
         prompt_text: "Hi".into(),

@@ -238,16 +238,23 @@ impl Planner {
                 continue;
             }
             let position = sequence.n_output() as u32;
-            let chosen =
-                choose(logits.row(row), &sequence.prepared.choosing, position, sequence.banned(), &mut self.scratch);
+            let logits = logits.row(row);
             row += 1;
+            let chosen = match &mut sequence.prepared.grammar {
+                None => {
+                    let how = &sequence.prepared.choosing;
+                    choose(logits, how, position, sequence.banned(), &mut self.scratch)
+                        .map_err(|_| Sequence::not_finite())
+                }
+                Some(grammar) => grammar.choose(logits, &sequence.prepared.choosing, position, &mut self.scratch),
+            };
             match chosen {
                 Ok(chosen) => {
                     let (token, ending) = sequence.push(chosen);
                     out.tokens.push(token);
                     ended.extend(ending.map(|ending| (idx, ending)));
                 }
-                Err(_) => ended.push((idx, Sequence::not_finite())),
+                Err(ending) => ended.push((idx, ending)),
             }
         }
         for (idx, ending) in ended.into_iter().rev() {

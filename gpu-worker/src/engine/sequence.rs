@@ -7,6 +7,7 @@ use std::time::Instant;
 use contract::{ErrorCode, FinishReason, JobError};
 
 use super::blocks::BlockTable;
+use super::grammar::Grammar;
 use super::sampler::{Choosing, Chosen};
 
 /// Names a sequence towards the engine's owner; the engine never looks inside.
@@ -74,6 +75,8 @@ pub struct Prepared {
     pub min_tokens: u32,
     /// Token ids that end it (end of text, unless ignored, and the request's own).
     pub end_ids: Vec<u32>,
+    /// The rule that the answer keeps to; it then has no `min_tokens`.
+    pub grammar: Option<Grammar>,
     /// Its text.
     pub text: Box<dyn OutputText>,
     /// When it must be over.
@@ -173,6 +176,11 @@ impl Sequence {
             if let Some(stop) = piece.stop {
                 ending = Some(Ending::Finished { reason: FinishReason::Stop, stop: Some(StopReason::Text(stop)) });
             }
+        }
+        if ending.is_none()
+            && let Some(grammar) = &mut self.prepared.grammar
+        {
+            ending = grammar.take(id, n_output);
         }
         if ending.is_none() && n_output >= self.prepared.max_tokens {
             ending = Some(Ending::Finished { reason: FinishReason::Length, stop: None });
