@@ -42,6 +42,7 @@ fn job() -> NewJob {
             include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
+            constraint: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

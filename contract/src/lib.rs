@@ -5,6 +5,7 @@
 
 pub mod audit;
 pub mod batch;
+pub mod constraint;
 pub mod event;
 pub mod file;
 pub mod guard;
@@ -32,6 +33,7 @@ pub use batch::{
     Batch, BatchCancel, BatchEnd, BatchError, BatchId, BatchProgress, BatchState, Cursor, Line, LineCounts, LineId,
     LineSet, NewBatch, RefusedLine,
 };
+pub use constraint::{Constraint, Rule, RuleKind};
 pub use event::{JobEvent, JobEventBody, Signal, TokenEvent, WorkerInfo};
 pub use file::{FileDeletion, FileFilter, FileId, KeyReused, Made, NewFile, Purpose, StoredFile};
 pub use ids::{Class, Fingerprint, JobId, QueueId, TenantId, WorkerId};

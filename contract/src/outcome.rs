@@ -41,7 +41,8 @@ pub struct Usage {
 pub enum ErrorCode {
     /// Prompt and `max_tokens` do not fit the model's context. Permanent, the request's fault.
     ContextLengthExceeded,
-    /// The worker found the request wrong in a way the API cannot see (no chat template, a token id out of range). Permanent.
+    /// The worker found the request wrong in a way the API cannot see (no chat template, a token id out of range, a rule for
+    /// the answer that cannot be enforced). Permanent.
     InvalidRequest,
     /// A step failed on the device; another try may work.
     EngineFailed,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::constraint::Constraint;
+
 /// What kind of work a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 #[serde(rename_all = "lowercase")]
@@ -197,6 +199,9 @@ pub struct Request {
     /// Log-probabilities of the chosen tokens, with this many of the likeliest beside each (0 to 20).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u8>,
+    /// What the answer must be like; without it, any text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<Constraint>,
 }
 
 impl Request {

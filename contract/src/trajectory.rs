@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use crate::constraint::RuleKind;
 use crate::ids::{Fingerprint, JobId};
 use crate::outcome::{FinishReason, Usage};
 use crate::record::{AttemptTimings, Record, RecordError, SegmentPlace, TrajectoryMode, output_hash, pack, unpack};
@@ -155,6 +156,9 @@ pub struct RedactedRequest {
     /// How many of the likeliest tokens were asked for beside each.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<u8>,
+    /// What kind of rule the answer kept to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub constraint: Option<RuleKind>,
 }
 
 /// What is left of one answer.
@@ -183,6 +187,7 @@ impl RedactedRecord {
             include_stop,
             stop_token_ids,
             logprobs,
+            constraint,
         } = &record.request;
         let request = RedactedRequest {
             model: model.clone(),
@@ -195,6 +200,7 @@ impl RedactedRecord {
             include_stop: *include_stop,
             n_stop_token_ids: count(stop_token_ids.len()),
             logprobs: *logprobs,
+            constraint: constraint.as_ref().map(|constraint| constraint.rule.kind()),
         };
         let choices = record.choices.iter().map(|choice| RedactedChoice {
             n_output: count(choice.output_ids.len()),
@@ -329,6 +335,7 @@ impl SegmentBuilder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::constraint::{Constraint, Rule};
     use crate::record::ChoiceRecord;
     use crate::request::{Input, Message, Prompt, Role};
 
@@ -359,6 +366,10 @@ mod tests {
                 include_stop: false,
                 stop_token_ids: vec![987_654],
                 logprobs: None,
+                constraint: Some(Constraint {
+                    field: "guided_choice".into(),
+                    rule: Rule::Choice(vec!["secret choice".into()]),
+                }),
             },
             seed: u64::MAX,
             prompt_text: "secret question, rendered".into(),
@@ -392,6 +403,7 @@ mod tests {
         assert_eq!(value["request"]["n_logit_bias"], 1);
         assert_eq!(value["request"]["sampling"]["presence_penalty"], 0.5);
         assert_eq!((&value["usage"]["prompt_tokens"], &value["timings"]["finished_ms"]), (&2.into(), &3.into()));
+        assert_eq!(value["request"]["constraint"], "choice");
         assert_eq!((&value["redacted"], &value["release"]), (&true.into(), &"ab".repeat(32).into()));
     }
 

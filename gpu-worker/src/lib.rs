@@ -7,6 +7,7 @@ pub mod collect;
 pub mod commit;
 pub mod engine;
 pub mod forward;
+pub mod grammar;
 pub mod heartbeat;
 pub mod live;
 pub mod load;

@@ -10,6 +10,7 @@ use crate::collect::Running;
 use crate::engine::random::seed_of_choice;
 use crate::engine::sampler::Choosing;
 use crate::engine::sequence::{DropMark, OutputText, Piece, Prepared};
+use crate::grammar::Grammars;
 use crate::scopes::CacheScopes;
 use crate::text::{Prompts, TextError, TextStream, TextTokenizer};
 
@@ -20,6 +21,8 @@ pub struct Preparer {
     pub prompts: Arc<Prompts>,
     /// For the output.
     pub tokenizer: Arc<TextTokenizer>,
+    /// For answers that keep to a rule.
+    pub grammars: Arc<Grammars>,
     /// Longest sequence of the model, in tokens.
     pub context_tokens: usize,
     /// Tokens that the whole cache holds.
@@ -85,10 +88,13 @@ impl Preparer {
             end_ids.extend_from_slice(self.tokenizer.eos_ids());
         }
         let scope = self.scopes.as_ref().map(|scopes| scopes.of(&leased.tenant));
+        let constraint = request.constraint.as_ref();
         let sequence = |choice: u32| {
+            // Each answer follows the rule by itself.
+            let grammar = constraint.map(|rule| self.grammars.grammar(rule, &request.stop_token_ids)).transpose()?;
             let tokenizer = Arc::clone(&self.tokenizer);
             let stream = TextStream::new(tokenizer, request.stop.clone(), request.include_stop, true);
-            Prepared {
+            Ok(Prepared {
                 id: name.sequence(choice),
                 scope,
                 prompt: prompt.clone(),
@@ -100,12 +106,13 @@ impl Preparer {
                 max_tokens,
                 min_tokens: request.min_tokens.min(max_tokens),
                 end_ids: end_ids.clone(),
+                grammar,
                 text: Box::new(StreamText { stream: Some(stream), stops: request.stop.clone() }),
                 deadline: leased_at.checked_add(leased.deadline_in),
                 mark: mark.clone(),
-            }
+            })
         };
-        let prepared = (0..u32::from(request.sampling.n)).map(sequence).collect();
+        let prepared = (0..u32::from(request.sampling.n)).map(sequence).collect::<Result<_, JobError>>()?;
         Ok(Ready { prepared, prompt_text, prompt_ids: prompt })
     }
 

@@ -12,6 +12,7 @@ use crate::engine::plan::{BLOCK_TOKENS, Forward, ForwardError, StepPlan};
 use crate::forward::candle::CandleForward;
 use crate::forward::push_span;
 use crate::forward::trivial::{Ending, TrivialConfig, TrivialForward};
+use crate::grammar::GRAMMAR_ENGINE;
 use crate::load::GgufHeader;
 use crate::load::LoadError;
 use crate::load::gguf::{self, LoadOptions};
@@ -92,11 +93,7 @@ pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, Rel
     let header = GgufHeader::read(&mut std::io::BufReader::new(&mut file)).map_err(wrong)?;
     let config = read_config(&header).map_err(wrong)?;
     let prompts = Arc::new(Prompts::from_gguf(&header.metadata).map_err(wrong)?);
-    let manifest = Manifest {
-        model_sha256: sha256.to_owned(),
-        engine: format!("penstock {}", env!("CARGO_PKG_VERSION")),
-        numerics: numerics(&header),
-    };
+    let manifest = Manifest { model_sha256: sha256.to_owned(), engine: engine_build(), numerics: numerics(&header) };
     let served = served(name, manifest, &config, &prompts);
     Ok(Identified { path: path.to_owned(), config, prompts, served })
 }
@@ -125,7 +122,7 @@ pub fn trivial(file: &[u8], n_blocks: usize) -> Result<LoadedRelease, LoadError>
     let prompts = Arc::new(Prompts::from_gguf(&header.metadata)?);
     let manifest = Manifest {
         model_sha256: "none".to_owned(),
-        engine: format!("penstock {}", env!("CARGO_PKG_VERSION")),
+        engine: engine_build(),
         numerics: "trivial: no model, logits are a hash".to_owned(),
     };
     let served = served("trivial", manifest, &config, &prompts);
@@ -143,6 +140,11 @@ pub fn trivial(file: &[u8], n_blocks: usize) -> Result<LoadedRelease, LoadError>
         forward: Box::new(forward),
         cache_tokens: n_blocks * BLOCK_TOKENS,
     })
+}
+
+/// The versions that decide, beside the weights and the numerics, which tokens an answer is made of.
+fn engine_build() -> String {
+    format!("penstock {}, {GRAMMAR_ENGINE}", env!("CARGO_PKG_VERSION"))
 }
 
 /// The kernel path and the block formats of the file's matrices: what decides the numbers beside the weights.

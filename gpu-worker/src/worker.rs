@@ -15,6 +15,7 @@ use crate::commit::{Committer, Finished};
 use crate::engine::fault::FaultPoint;
 use crate::engine::planner::Limits;
 use crate::engine::{self, Command, EngineStatus};
+use crate::grammar::Grammars;
 use crate::heartbeat::{Beating, Heartbeat, Identity, OpenBeatPorts};
 use crate::live::Live;
 use crate::prepare::Preparer;
@@ -88,6 +89,7 @@ pub async fn run(
     let scopes = CacheScopes::new(&config.prefix_cache).map_err(WorkerError::NoRandomness)?;
     let preparer = Preparer {
         prompts,
+        grammars: Arc::new(Grammars::new(Arc::clone(&tokenizer))),
         scopes: scopes.map(Arc::new),
         tokenizer: Arc::clone(&tokenizer),
         context_tokens: forward.context_tokens(),
@@ -141,6 +143,7 @@ pub async fn run(
         events: Arc::clone(&events),
         finished: finished.clone(),
         permits: Arc::new(Semaphore::new(config.preparing.max(1))),
+        rule_permits: Arc::new(Semaphore::new(config.preparing.max(1))),
         live: Arc::clone(&live),
         room: Arc::clone(&room),
     };
@@ -264,6 +267,8 @@ struct Starter {
     events: Arc<EventBuffer>,
     finished: mpsc::UnboundedSender<Finished>,
     permits: Arc<Semaphore>,
+    /// For requests whose rule may have to be compiled: seconds, at worst, in which all others go on.
+    rule_permits: Arc<Semaphore>,
     live: Arc<Live>,
     room: Arc<Notify>,
 }
@@ -276,13 +281,25 @@ impl Starter {
         while let Some(start) = self.to_start.recv().await {
             let lease = start.leased.lease;
             self.events.push([JobEvent { job: lease.job, attempt: lease.attempt, body: JobEventBody::Started }]);
-            let Ok(permit) = Arc::clone(&self.permits).acquire_owned().await else { return };
+            // Who waits to compile a rule waits aside, and not at the head of the line.
+            let aside = start.leased.request.constraint.is_some().then(|| Arc::clone(&self.rule_permits));
+            let permit = match aside {
+                Some(_) => None,
+                None => match Arc::clone(&self.permits).acquire_owned().await {
+                    Ok(permit) => Some(permit),
+                    Err(_) => return,
+                },
+            };
             let preparer = self.preparer.clone();
             let ending =
                 Ending { finished: self.finished.clone(), live: Arc::clone(&self.live), room: Arc::clone(&self.room) };
             let commands = self.commands.clone();
             let collecting = Arc::clone(&self.collecting);
             tokio::spawn(async move {
+                let permit = match aside {
+                    Some(permits) => permits.acquire_owned().await.ok(),
+                    None => permit,
+                };
                 let prepared = tokio::task::spawn_blocking(move || {
                     let _permit = permit;
                     prepare(&preparer, start)

@@ -30,6 +30,7 @@ fn sequence(id: u64, mark: DropMark) -> Prepared {
         max_tokens: 400,
         min_tokens: 0,
         end_ids: Vec::new(),
+        grammar: None,
         text: Box::new(NoText),
         deadline: None,
         mark,

@@ -54,6 +54,7 @@ fn request(idx: usize, vocab: usize, scope: Option<CacheScope>) -> Prepared {
         max_tokens: 2 + draw(idx as u32, 2, 9) as u32,
         min_tokens: 0,
         end_ids: Vec::new(),
+        grammar: None,
         text: Box::new(NoText),
         deadline: None,
         mark: DropMark::default(),

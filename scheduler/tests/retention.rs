@@ -160,6 +160,7 @@ fn job(trajectory: TrajectoryMode, keep: Option<Duration>) -> NewJob {
             include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
+            constraint: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

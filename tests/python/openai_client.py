@@ -197,6 +197,34 @@ STREAM = {"stream": True, "stream_options": {"include_usage": True}}
 
 
 @check
+def a_response_format_is_kept():
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 40}, "capital": {"type": "boolean"}},
+        "required": ["city", "capital"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"name": "place", "strict": True, "schema": schema}}
+    answer = chat("What is the capital of France? Answer with JSON.", response_format=form, max_tokens=100).choices[0]
+    equal(answer.finish_reason, "stop", "response_format: finish_reason")
+    value = json.loads(answer.message.content)
+    equal(list(value), ["city", "capital"], "response_format: keys")
+    assert isinstance(value["capital"], bool) and "Paris" in value["city"], f"response_format: {value}"
+    some = chat("A JSON object with one key, please.", response_format={"type": "json_object"}, max_tokens=200).choices[0]
+    assert some.finish_reason == "length" or isinstance(json.loads(some.message.content), dict), f"json_object: {some}"
+    chunks = client.chat.completions.create(
+        model=MODEL,
+        messages=user("Is water wet?"),
+        stream=True,
+        extra_body={"guided_choice": ["certainly", "hardly"]},
+    )
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text in ("certainly", "hardly"), f"guided_choice: {text!r}"
+    text = complete("The year is ", max_tokens=10, extra_body={"guided_regex": "(19|20)[0-9]{2}"}).choices[0].text
+    assert len(text) == 4 and text.isdigit() and text[:2] in ("19", "20"), f"guided_regex: {text!r}"
+
+
+@check
 def a_streamed_chat():
     options = {"max_tokens": 24, "logprobs": True, "top_logprobs": 1}
     whole = chat("Write a haiku about 漢字 and 🦀.", **options)
@@ -271,6 +299,11 @@ def bad_requests_name_the_field():
     bad("top_logprobs", "invalid_value", top_logprobs=2)
     bad("stream_options", "invalid_value", stream_options={"include_usage": True})
     bad("tools", "unsupported_parameter", tools=[{"type": "function", "function": {"name": "f"}}])
+    bad("response_format.type", "unsupported_parameter", response_format={"type": "yaml"})
+    bad("guided_json.$ref", "invalid_value", extra_body={"guided_json": {"$ref": "http://localhost/"}})
+    # Found out by the worker, which compiles it.
+    bad("guided_json", "invalid_request", extra_body={"guided_json": {"not": {"type": "string"}}})
+    bad("min_tokens", "invalid_value", extra_body={"guided_choice": ["a"], "min_tokens": 1})
     bad("messages", "invalid_value", extra_body={"messages": []})
     bad("messages", "missing_required_parameter", extra_body={"messages": None})
     bad("messages[0].role", "invalid_value", extra_body={"messages": [{"role": "wizard", "content": "Hi"}]})

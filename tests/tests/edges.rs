@@ -33,6 +33,7 @@ const HOMES: &[(&str, &[&str])] = &[
     ("candle-core", &["gpu-worker", "kernels"]),
     ("tokenizers", &["gpu-worker"]),
     ("minijinja", &["gpu-worker"]),
+    ("llguidance", &["gpu-worker"]),
     ("clap", &["cli"]),
     ("anyhow", &["cli"]),
     ("figment", &["cli"]),

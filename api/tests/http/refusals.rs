@@ -124,7 +124,7 @@ async fn wrong_fields_are_named() {
         (CHAT, chat_with("tools", json!([{"type": "function"}])), 400, "unsupported_parameter", Some("tools")),
         (CHAT, chat_with("n", json!(9)), 400, "invalid_value", Some("n")),
         (TEXT, text_with("best_of", json!(2)), 400, "unsupported_parameter", Some("best_of")),
-        (CHAT, chat_with("response_format", json!({"type": "json_object"})), 400, "unsupported_parameter", Some("response_format")),
+        (CHAT, chat_with("response_format", json!({"type": "yaml"})), 400, "unsupported_parameter", Some("response_format.type")),
         (CHAT, chat_with("store", json!(true)), 400, "unsupported_parameter", Some("store")),
         (CHAT, chat_with("stream_options", json!({"include_usage": true})), 400, "invalid_value", Some("stream_options")),
         (CHAT, chat_with("logprob", json!(true)), 400, "unknown_parameter", Some("logprob")),

@@ -73,6 +73,7 @@ pub fn job() -> NewJob {
             include_stop: true,
             stop_token_ids: vec![],
             logprobs: Some(2),
+            constraint: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

@@ -207,6 +207,7 @@ fn random_sequence(id: usize, n_prompt: usize, n_output: usize, vocab: u32) -> P
         max_tokens: n_output as u32,
         min_tokens: 0,
         end_ids: Vec::new(),
+        grammar: None,
         text: Box::new(NoText),
         deadline: None,
         mark: DropMark::default(),

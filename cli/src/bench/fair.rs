@@ -203,6 +203,7 @@ impl Bench {
                 include_stop: false,
                 stop_token_ids: Vec::new(),
                 logprobs: None,
+                constraint: None,
             },
             metadata: BTreeMap::new(),
             batch_line: None,

@@ -11,6 +11,7 @@ use gpu_worker::engine::fault::FaultPoint;
 use gpu_worker::engine::planner::Limits;
 use gpu_worker::engine::sequence::DropMark;
 use gpu_worker::engine::{self, Command};
+use gpu_worker::grammar::Grammars;
 use gpu_worker::prepare::Preparer;
 
 use crate::embedded::Model;
@@ -42,6 +43,7 @@ pub async fn run(
         // Every record is computed as a whole: what is compared owes nothing to another.
         scopes: None,
         prompts: loaded.prompts,
+        grammars: Arc::new(Grammars::new(Arc::clone(&loaded.tokenizer))),
         tokenizer: Arc::clone(&loaded.tokenizer),
     };
     let mut engine = engine::spawn(loaded.forward, limits, FaultPoint::default())?;

@@ -37,6 +37,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             include_stop: common.include_stop,
             stop_token_ids: common.stop_token_ids,
             logprobs,
+            constraint: common.constraint,
         },
         stream: common.stream,
         include_usage: common.include_usage,
@@ -108,6 +109,7 @@ mod tests {
             include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
+            constraint: None,
         };
         assert_eq!(parsed.request, expected);
     }

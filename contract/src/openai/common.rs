@@ -4,11 +4,13 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use super::constraint;
 use super::fields::{Fields, integer, join, text, token_id, wrong_type, wrong_value};
 use super::{
     MAX_LOGIT_BIASES, MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS, MAX_STOP_CHARS,
     MAX_STOP_TOKEN_IDS, MAX_STOPS, MAX_STRING_BYTES, ParseCode, ParseError, fields,
 };
+use crate::constraint::Constraint;
 use crate::request::{MAX_CHOICES, Sampling};
 use crate::retention::Storage;
 
@@ -29,6 +31,7 @@ pub(super) struct Common {
     pub include_usage: bool,
     pub metadata: BTreeMap<String, String>,
     pub storage: Storage,
+    pub constraint: Option<Constraint>,
 }
 
 impl Common {
@@ -50,6 +53,8 @@ impl Common {
         let include_usage = stream_options(fields, stream)?;
         let metadata = metadata(fields)?;
         let storage = storage(fields)?;
+        let constraint = constraint::take(fields)?;
+        constraint::check_ends(constraint.as_ref(), min_tokens, ignore_eos, fields)?;
         take_without_effect(fields)?;
         refuse_unsupported(fields)?;
         Ok(Self {
@@ -65,6 +70,7 @@ impl Common {
             include_usage,
             metadata,
             storage,
+            constraint,
         })
     }
 }
@@ -269,12 +275,8 @@ fn refuse_unsupported(fields: &mut Fields<'_>) -> Result<(), ParseError> {
     for name in ["chat_template_kwargs", "vllm_xargs"] {
         fields.only(name, is_empty_object, "{}")?;
     }
-    let text_format = |v: &Value| v == &serde_json::json!({"type": "text"});
-    fields.only("response_format", text_format, "{\"type\":\"text\"}")?;
-    for name in ["prompt_logprobs", "guided_json", "guided_regex", "guided_choice", "guided_grammar"] {
-        fields.unsupported(name)?;
-    }
-    for name in ["structured_outputs", "bad_words", "truncate_prompt_tokens", "cache_salt", "logits_processors"] {
+    fields.unsupported("prompt_logprobs")?;
+    for name in ["bad_words", "truncate_prompt_tokens", "cache_salt", "logits_processors"] {
         fields.unsupported(name)?;
     }
     Ok(())

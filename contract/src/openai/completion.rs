@@ -39,6 +39,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             include_stop: common.include_stop,
             stop_token_ids: common.stop_token_ids,
             logprobs,
+            constraint: common.constraint,
         },
         stream: common.stream,
         include_usage: common.include_usage,

@@ -102,8 +102,10 @@ fn shared_parameters_out_of_range_are_named() {
         ("logit_bias", json!({"4294967296": 1}), "logit_bias.4294967296", InvalidValue),
         ("logit_bias", too_many_biases, "logit_bias", InvalidValue),
         ("echo", json!(true), "echo", UnsupportedParameter),
-        ("response_format", json!({"type": "json_object"}), "response_format", UnsupportedParameter),
-        ("guided_json", json!({}), "guided_json", UnsupportedParameter),
+        ("response_format", json!("json_object"), "response_format", InvalidType),
+        ("response_format", json!({"type": "yaml"}), "response_format.type", UnsupportedParameter),
+        ("guided_json", json!(["a"]), "guided_json", InvalidType),
+        ("guided_grammar", json!("start: x"), "guided_grammar", UnsupportedParameter),
         ("prompt_logprobs", json!(1), "prompt_logprobs", UnsupportedParameter),
         ("temprature", json!(0.5), "temprature", UnknownParameter),
         ("", json!(0.5), "", UnknownParameter),
@@ -298,8 +300,10 @@ fn every_described_parameter_is_one_that_the_parser_knows() {
         assert!(names.len() >= 17, "{names:?}");
         for name in names {
             let mut body = body.clone();
-            // No parameter takes an object of this shape: a parser that knows the field complains of its value.
-            body[name.as_str()] = json!({"no": {"such": "value"}});
+            // No parameter takes an object of this shape: a parser that knows the field complains of its value. As a JSON
+            // Schema it would do.
+            let object = json!({"no": {"such": "value"}});
+            body[name.as_str()] = if name == "guided_json" { json!([object]) } else { object };
             let error = parse(&body).unwrap_or_else(|| panic!("`{name}` took anything"));
             assert_ne!(error.code, UnknownParameter, "{name}");
             assert!(error.param.is_some_and(|param| param.starts_with(&name)), "{name}");

@@ -25,7 +25,7 @@ pub struct SharedParameters {
     /// The same as `max_tokens`.
     #[schema(minimum = 1)]
     pub max_completion_tokens: Option<u32>,
-    /// End-of-text tokens and stops cannot come before this many tokens.
+    /// End-of-text tokens and stops cannot come before this many tokens. Not with a rule for the answer.
     pub min_tokens: Option<u32>,
     /// Answers to draw; default 1.
     #[schema(minimum = 1, maximum = 8)]
@@ -71,8 +71,21 @@ pub struct SharedParameters {
     /// Up to 64 token ids that end the answer.
     #[schema(max_items = 64)]
     pub stop_token_ids: Option<Vec<u32>>,
-    /// Go on after end-of-text tokens, up to `max_tokens`.
+    /// Go on after end-of-text tokens, up to `max_tokens`. Not with a rule for the answer.
     pub ignore_eos: Option<bool>,
+    /// What the answer must be: any text, a JSON object, or JSON that is valid under a schema. Such an answer is complete
+    /// unless `finish_reason` is `length`, or a stop of the request cut it (then `stop_reason` names it).
+    pub response_format: Option<ResponseFormat>,
+    /// vLLM's form of the same: a JSON Schema, as an object or its text.
+    pub guided_json: Option<Value>,
+    /// The answer is a text that this regular expression matches from beginning to end; up to 1,024 characters.
+    #[schema(max_length = 1024)]
+    pub guided_regex: Option<String>,
+    /// The answer is one of these texts.
+    #[schema(min_items = 1, max_items = 1000)]
+    pub guided_choice: Option<Vec<String>>,
+    /// vLLM's newer form: exactly one of its members.
+    pub structured_outputs: Option<StructuredOutputs>,
     /// Answer as server-sent events.
     pub stream: Option<bool>,
     /// Only with `stream: true`.
@@ -89,6 +102,47 @@ pub struct SharedParameters {
 pub struct StreamOptions {
     /// Send one more chunk with the usage before the end.
     pub include_usage: Option<bool>,
+}
+
+/// What the answer must be. One rule per request: this, `structured_outputs`, or one of `guided_*`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct ResponseFormat {
+    /// `text`, `json_object` or `json_schema`.
+    #[serde(rename = "type")]
+    #[schema(pattern = "^(text|json_object|json_schema)$", example = "json_object")]
+    pub kind: String,
+    /// With `json_schema`.
+    pub json_schema: Option<NamedSchema>,
+}
+
+/// A JSON Schema with a name.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct NamedSchema {
+    /// Its name; without effect.
+    #[schema(pattern = "^[a-zA-Z0-9_-]{1,64}$")]
+    pub name: String,
+    /// Without effect: say in the messages what is wanted.
+    pub description: Option<String>,
+    /// The schema, up to 64 KiB. Properties are written in its order. A keyword that cannot be enforced is refused.
+    #[schema(value_type = Object)]
+    pub schema: Value,
+    /// Either way the answer keeps to the schema.
+    pub strict: Option<bool>,
+}
+
+/// vLLM's form of a rule for the answer: exactly one member.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct StructuredOutputs {
+    /// A JSON Schema, as an object or its text.
+    pub json: Option<Value>,
+    /// Any JSON object.
+    pub json_object: Option<bool>,
+    /// A regular expression for the whole answer.
+    #[schema(max_length = 1024)]
+    pub regex: Option<String>,
+    /// The answer is one of these texts.
+    #[schema(min_items = 1, max_items = 1000)]
+    pub choice: Option<Vec<String>>,
 }
 
 /// Body of `POST /v1/chat/completions`.

@@ -59,6 +59,7 @@ fn record(kind: Kind, with_logprobs: bool) -> Record {
             include_stop: false,
             stop_token_ids: vec![],
             logprobs: None,
+            constraint: None,
         },
         seed: 7,
         prompt_text: "Hi".into(),

@@ -12,6 +12,7 @@ use tokio::sync::mpsc;
 pub mod adjust;
 pub mod blocks;
 pub mod fault;
+pub mod grammar;
 pub mod plan;
 pub mod planner;
 pub mod prefix;
@@ -30,6 +31,9 @@ pub use status::{EngineReading, EngineStatus};
 const COMMANDS: usize = 4096;
 /// Step outputs that may wait for the pump before they are merged.
 const OUTPUTS: usize = 64;
+
+/// Stack of the engine's thread: grammars made of strangers' rules are followed on it.
+const STACK_BYTES: usize = 16 * 1024 * 1024;
 
 /// What the engine is told.
 pub enum Command {
@@ -68,7 +72,7 @@ pub fn spawn(forward: Box<dyn Forward>, limits: Limits, fault: FaultPoint) -> st
     let status = Arc::new(EngineStatus::new(forward.n_blocks()));
     let planner = Planner::new(limits, forward.n_blocks());
     let engine = Engine { forward, planner, inbox, outbox, unsent: StepOutput::default(), fault };
-    let thread = std::thread::Builder::new().name("engine".into()).spawn({
+    let thread = std::thread::Builder::new().name("engine".into()).stack_size(STACK_BYTES).spawn({
         let status = Arc::clone(&status);
         move || {
             let _ended = EndedOnDrop(&status);

@@ -251,7 +251,7 @@ impl Planner {
                     out.tokens.push(token);
                     ended.extend(ending.map(|ending| (idx, ending)));
                 }
-                Err(_) => ended.push((idx, Sequence::not_finite())),
+                Err(ending) => ended.push((idx, ending)),
             }
         }
         for (idx, ending) in ended.into_iter().rev() {

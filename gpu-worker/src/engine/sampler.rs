@@ -54,10 +54,12 @@ pub struct Next<'a> {
 #[derive(Debug, Default)]
 pub struct Scratch {
     /// The row with bias and penalties.
-    adjusted: Vec<f32>,
+    pub(super) adjusted: Vec<f32>,
     candidates: Vec<(u32, f32)>,
     weights: Vec<f32>,
     groups: Vec<f64>,
+    /// A row in which only some tokens can be chosen.
+    pub(super) masked: Vec<f32>,
 }
 
 /// Below this, sampling is greedy: the reciprocal of a still smaller temperature overflows.
@@ -89,12 +91,13 @@ pub fn choose(row: &[f32], next: &Next<'_>, scratch: &mut Scratch) -> Result<Cho
     Ok(Chosen { id, logprobs })
 }
 
-fn pick(row: &[f32], next: &Next<'_>, scratch: &mut Scratch) -> u32 {
+/// The choice from a row of finite logits that has its bias and penalties.
+pub(super) fn pick(row: &[f32], next: &Next<'_>, scratch: &mut Scratch) -> u32 {
     if next.how.sampling.temperature < MIN_TEMPERATURE { best_of(row, next.banned) } else { draw(row, next, scratch) }
 }
 
 /// True when no number is NaN or infinite. Sums zeros, so that it vectorises: `0 * x` is NaN for those alone.
-fn all_finite(row: &[f32]) -> bool {
+pub(super) fn all_finite(row: &[f32]) -> bool {
     let mut lanes = [0f32; 16];
     let chunks = row.chunks_exact(16);
     let rest: f32 = chunks.remainder().iter().map(|x| x * 0.0).sum();
@@ -357,7 +360,7 @@ fn exp_fast(x: f32) -> f32 {
 }
 
 /// Log-probabilities of the chosen token and of the `top` likeliest.
-fn logprobs_of(row: &[f32], id: u32, top: usize, scratch: &mut Scratch) -> (f32, Vec<(u32, f32)>) {
+pub(super) fn logprobs_of(row: &[f32], id: u32, top: usize, scratch: &mut Scratch) -> (f32, Vec<(u32, f32)>) {
     let best = max_of(row);
     let log_sum = total_weight(row, best, 1.0).ln() + f64::from(best);
     let logprob = |logit: f32| ((f64::from(logit) - log_sum) as f32).max(LOWEST_LOGPROB);

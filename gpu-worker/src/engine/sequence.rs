@@ -9,6 +9,7 @@ use contract::{ErrorCode, FinishReason, JobError};
 
 use super::adjust::Adjustment;
 use super::blocks::{BlockPool, BlockTable};
+use super::grammar::Grammar;
 use super::plan::BLOCK_TOKENS;
 use super::prefix::{BlockHash, CacheScope};
 use super::sampler::{self, Choosing, Chosen, Next, NotFinite, Scratch};
@@ -80,6 +81,8 @@ pub struct Prepared {
     pub min_tokens: u32,
     /// Token ids that end it (end of text, unless ignored, and the request's own).
     pub end_ids: Vec<u32>,
+    /// The rule that the answer keeps to; it then has no `min_tokens`.
+    pub grammar: Option<Grammar>,
     /// Its text.
     pub text: Box<dyn OutputText>,
     /// When it must be over.
@@ -232,20 +235,17 @@ impl Sequence {
         self.tokens.len() - self.cached
     }
 
-    /// Chooses its next token from the logits of its last one.
-    pub(super) fn choose(&self, row: &[f32], scratch: &mut Scratch) -> Result<Chosen, NotFinite> {
-        let next = Next {
-            how: &self.prepared.choosing,
-            position: self.n_output() as u32,
-            banned: self.banned(),
-            adjustment: self.adjustment.as_ref(),
-        };
-        sampler::choose(row, &next, scratch)
-    }
-
-    /// Ids that may not be chosen next.
-    fn banned(&self) -> &[u32] {
-        if (self.n_output() as u32) < self.prepared.min_tokens { &self.prepared.end_ids } else { &[] }
+    /// Chooses its next token from the logits of its last one; or how it ends, if none can be chosen.
+    pub(super) fn choose(&mut self, row: &[f32], scratch: &mut Scratch) -> Result<Chosen, Ending> {
+        let (n_prompt, n_tokens) = (self.prepared.prompt.len(), self.tokens.len());
+        let Prepared { choosing: how, end_ids, min_tokens, grammar, .. } = &mut self.prepared;
+        let position = (n_tokens - n_prompt) as u32;
+        let banned = if position < *min_tokens { end_ids.as_slice() } else { &[] };
+        let next = Next { how, position, banned, adjustment: self.adjustment.as_ref() };
+        match grammar {
+            None => sampler::choose(row, &next, scratch).map_err(|NotFinite| Self::not_finite()),
+            Some(grammar) => grammar.choose(row, &next, scratch),
+        }
     }
 
     /// Takes the chosen token; says what became visible and whether the sequence is over.
@@ -268,6 +268,11 @@ impl Sequence {
             if let Some(stop) = piece.stop {
                 ending = Some(Ending::Finished { reason: FinishReason::Stop, stop: Some(StopReason::Text(stop)) });
             }
+        }
+        if ending.is_none()
+            && let Some(grammar) = &mut self.prepared.grammar
+        {
+            ending = grammar.take(id, n_output);
         }
         if ending.is_none() && n_output >= self.prepared.max_tokens {
             ending = Some(Ending::Finished { reason: FinishReason::Length, stop: None });

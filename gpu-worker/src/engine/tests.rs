@@ -48,6 +48,7 @@ fn prepared(id: u64, n_prompt: usize, max_tokens: u32) -> Prepared {
         max_tokens,
         min_tokens: 0,
         end_ids: Vec::new(),
+        grammar: None,
         text: Box::new(NoText),
         deadline: None,
         mark: DropMark::default(),
