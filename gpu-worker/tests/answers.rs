@@ -16,7 +16,7 @@ use contract::{
 };
 use futures::StreamExt;
 use gpu_worker::engine::planner::Limits;
-use gpu_worker::{BeatPorts, Deps, WorkerConfig, WorkerError};
+use gpu_worker::{BeatPorts, Deps, PrefixCache, WorkerConfig, WorkerError};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -57,6 +57,7 @@ impl World {
             lease_ttl: Duration::from_secs(15),
             drain_grace: Duration::from_secs(5),
             preparing: 2,
+            prefix_cache: PrefixCache::Off,
         };
         let (stop, stopped) = oneshot::channel::<()>();
         let (ready, is_ready) = oneshot::channel();

@@ -76,6 +76,13 @@ def know_body(body):
 
 
 @schemathesis.hook
+def filter_body(context, body):
+    """In a form a list of one is sent as that one, and an empty one not at all: nobody can tell that they were lists."""
+    is_form = context.operation.path == "/v1/files" and isinstance(body, dict)
+    return not is_form or not any(isinstance(part, list) and len(part) < 2 for part in body.values())
+
+
+@schemathesis.hook
 def before_call(context, case, kwargs):
     know_body(case.body)
     prefix = case.operation.path.split("/{")[0]

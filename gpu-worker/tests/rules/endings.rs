@@ -1,6 +1,6 @@
 //! How an answer that keeps to a rule ends.
 
-use contract::FinishReason;
+use contract::{FinishReason, Sampling};
 use gpu_worker::engine::planner::Limits;
 use gpu_worker::engine::sequence::{Ending, StopReason};
 use gpu_worker::forward::trivial::Ending as ModelEnding;
@@ -8,7 +8,7 @@ use gpu_worker::grammar::{GRAMMAR_ENGINE, Grammars};
 use serde_json::json;
 
 use crate::cases::constraint;
-use crate::run::{Answer, Ask, noise, run, tiny_tokenizer};
+use crate::run::{Answer, Ask, at, noise, run, tiny_tokenizer};
 
 /// `<|im_end|>`, as `fixtures/tiny/make.py` places it: after 256 bytes, 15 merges and two other control tokens.
 const END: u32 = 273;
@@ -54,10 +54,10 @@ fn the_last_token_may_be_the_one_that_completes_it() {
 fn an_end_token_comes_only_where_the_answer_is_complete() {
     let always = ModelEnding::OneIn { token: END, n: 1 };
     let choices = constraint("guided_choice", json!(["a", "ab", "abc"]));
-    let answer = ask(Ask { temperature: 0.0, ..Ask::new(1, Some(choices)) }, always);
+    let answer = ask(Ask { sampling: at(0.0), ..Ask::new(1, Some(choices)) }, always);
     assert_eq!((answer.text.as_str(), answer.ending), ("a", stopped(Some(StopReason::Token(END)))));
     let schema = json!({"type": "object", "properties": {"a": {"enum": [10, 100]}}, "required": ["a"]});
-    let answer = ask(Ask { temperature: 0.0, ..Ask::new(1, Some(constraint("guided_json", schema))) }, always);
+    let answer = ask(Ask { sampling: at(0.0), ..Ask::new(1, Some(constraint("guided_json", schema))) }, always);
     let value: serde_json::Value = serde_json::from_str(&answer.text).unwrap();
     assert!(value["a"] == 10 || value["a"] == 100, "{answer:?}");
     let other = ModelEnding::OneIn { token: OTHER_END, n: 1 };
@@ -65,12 +65,38 @@ fn an_end_token_comes_only_where_the_answer_is_complete() {
     assert_eq!(answer.ending, stopped(Some(StopReason::Token(OTHER_END))), "{answer:?}");
 }
 
+/// Bias and penalties of any size choose within the rule, and never beyond it.
+#[test]
+fn no_bias_and_no_penalty_leads_out_of_a_rule() {
+    let bias = |id: u8, by: f32| (u32::from(id), by);
+    let extremes = [
+        Sampling { repetition_penalty: f32::MAX, ..Sampling::default() },
+        Sampling { repetition_penalty: f32::MIN_POSITIVE, ..Sampling::default() },
+        Sampling { frequency_penalty: 2.0, presence_penalty: 2.0, ..Sampling::default() },
+        Sampling { logit_bias: [bias(b'z', 100.0), bias(b'a', -100.0)].into(), ..Sampling::default() },
+    ];
+    for (nth, sampling) in (0..).zip(extremes) {
+        for temperature in [0.0, 2.0] {
+            let sampling = Sampling { temperature, ..sampling.clone() };
+            let rule = constraint("guided_regex", json!("(a|b){40}"));
+            let answer = ask(Ask { sampling, ..Ask::new(nth, Some(rule)) }, ModelEnding::Never);
+            assert_eq!((answer.text.len(), answer.ending), (40, stopped(None)), "{}", answer.text);
+            assert!(answer.text.chars().all(|c| c == 'a' || c == 'b'), "{}", answer.text);
+        }
+    }
+    // Ten more for `b` is e^10 times as likely, of which the noise cannot make good.
+    let sampling = Sampling { logit_bias: [bias(b'b', 100.0)].into(), ..at(0.0) };
+    let rule = constraint("guided_regex", json!("[abc]{20}"));
+    let answer = ask(Ask { sampling, ..Ask::new(1, Some(rule)) }, ModelEnding::Never);
+    assert_eq!(answer.text, "b".repeat(20));
+}
+
 /// Control tokens stand for no text, whatever a rule says.
 #[test]
 fn no_rule_lets_a_control_token_in() {
     let always = ModelEnding::OneIn { token: START, n: 1 };
     let rule = constraint("guided_regex", json!(r"(<\|im_start\|>|[<|>_a-z]){4,30}"));
-    let answer = ask(Ask { temperature: 0.0, ..Ask::new(1, Some(rule)) }, always);
+    let answer = ask(Ask { sampling: at(0.0), ..Ask::new(1, Some(rule)) }, always);
     assert!(answer.ids.len() >= 4 && !answer.ids.contains(&START), "{answer:?}");
 }
 
@@ -90,7 +116,7 @@ fn stops_of_the_request_cut_an_answer_and_are_named() {
 fn a_control_token_that_the_request_names_as_an_end_may_come_where_the_answer_is_complete() {
     let always = ModelEnding::OneIn { token: START, n: 1 };
     let rule = Some(constraint("guided_choice", json!(["a", "ab"])));
-    let answer = ask(Ask { stop_ids: vec![START], temperature: 0.0, ..Ask::new(1, rule) }, always);
+    let answer = ask(Ask { stop_ids: vec![START], sampling: at(0.0), ..Ask::new(1, rule) }, always);
     assert_eq!((answer.text.as_str(), answer.ending), ("a", stopped(Some(StopReason::Token(START)))));
 }
 
@@ -104,7 +130,7 @@ fn white_space_in_json_is_bounded() {
             "required": ["a", "b"], "additionalProperties": false});
         let rule = constraint("guided_json", schema);
         let favoured = ModelEnding::OneIn { token, n: 1 };
-        let answer = ask(Ask { temperature: 0.0, max_tokens: 400, ..Ask::new(1, Some(rule)) }, favoured);
+        let answer = ask(Ask { sampling: at(0.0), max_tokens: 400, ..Ask::new(1, Some(rule)) }, favoured);
         // Beside its 14 parts, each time at most a line break and 20 spaces.
         let blanks = answer.text.chars().filter(|c| c.is_whitespace()).count();
         let value: serde_json::Value = serde_json::from_str(&answer.text).unwrap();

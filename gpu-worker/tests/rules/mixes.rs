@@ -1,6 +1,8 @@
 //! Batch invariance with rules: answers do not depend on who runs beside them, on chunks, or on preemptions.
 
+use contract::Sampling;
 use gpu_worker::engine::planner::Limits;
+use gpu_worker::engine::prefix::CacheScope;
 use gpu_worker::engine::random::philox;
 use gpu_worker::forward::trivial::Ending as ModelEnding;
 use gpu_worker::grammar::Grammars;
@@ -23,7 +25,15 @@ fn any_mix_gives_each_request_what_it_gets_alone() {
         let rule = (!id.is_multiple_of(4)).then(|| rules[id as usize % rules.len()].clone());
         let n_prompt = 1 + draw(id as u32, 1, 40);
         let prompt = (0..n_prompt).map(|at| draw(id as u32, 50 + at as u32, 256) as u32).collect();
-        Ask { prompt, max_tokens: 60, temperature: if id.is_multiple_of(3) { 0.0 } else { 1.0 }, ..Ask::new(id, rule) }
+        let sampling = Sampling {
+            temperature: if id.is_multiple_of(3) { 0.0 } else { 1.0 },
+            repetition_penalty: if id % 5 == 1 { 1.3 } else { 1.0 },
+            frequency_penalty: if id % 5 == 2 { 0.7 } else { 0.0 },
+            logit_bias: if id % 5 == 3 { [(34, 5.0), (44, -5.0)].into() } else { Default::default() },
+            ..Sampling::default()
+        };
+        let scope = (id % 2 == 1).then(|| CacheScope::from_key([9; 32]));
+        Ask { prompt, max_tokens: 60, sampling, scope, ..Ask::new(id, rule) }
     };
     // Grammars that are compiled anew for each give what kept ones give.
     let alone: Vec<Answer> = (0..REQUESTS)

@@ -6,7 +6,7 @@ use gpu_worker::forward::trivial::Ending as ModelEnding;
 use gpu_worker::grammar::Grammars;
 
 use crate::cases;
-use crate::run::{Ask, noise, run, tiny, tiny_tokenizer};
+use crate::run::{Ask, at, noise, run, tiny, tiny_tokenizer};
 
 /// Runs every rule `times` times; answers how many finished, of how many.
 fn check(forward: &mut dyn Forward, times: u64, temperature: f32) -> (usize, usize) {
@@ -17,7 +17,7 @@ fn check(forward: &mut dyn Forward, times: u64, temperature: f32) -> (usize, usi
     for time in 0..times {
         let asks = rules.iter().enumerate().map(|(nth, rule)| {
             let ask = Ask::new(time * 1_000 + nth as u64, Some(rule.clone()));
-            Ask { temperature, ..ask }.prepared(&grammars, &tokenizer)
+            Ask { sampling: at(temperature), ..ask }.prepared(&grammars, &tokenizer)
         });
         let limits = Limits { max_sequences: 16, step_tokens: 64 };
         let (answers, _) = run(forward, asks.collect(), limits, 600, 0);

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cases::{constraint, fault, schemas};
 use crate::common::{QWEN, fresh, model_path};
-use crate::run::{Ask, noise, run};
+use crate::run::{Ask, at, noise, run};
 
 fn prompts() -> Prompts {
     let mut file = std::io::BufReader::new(std::fs::File::open(model_path(QWEN)).unwrap());
@@ -55,7 +55,7 @@ fn what_a_real_model_says_under_a_rule_is_valid_and_sensible() {
         let messages = json!([{"role": "user", "content": prompt}]);
         let ids = prompts.chat(&messages, None, true).unwrap().ids;
         let temperature = if nth < 7 || nth.is_multiple_of(2) { 0.0 } else { 1.0 };
-        Ask { prompt: ids, temperature, max_tokens: 80, ..Ask::new(nth as u64, Some(rule.clone())) }
+        Ask { prompt: ids, sampling: at(temperature), max_tokens: 80, ..Ask::new(nth as u64, Some(rule.clone())) }
     });
     let prepared: Vec<_> = asks.map(|ask| ask.prepared(&grammars, &tokenizer)).collect();
     println!("{} rules compiled in {:?}", rules.len(), begin.elapsed());

@@ -7,6 +7,7 @@ use std::time::Instant;
 use contract::{Constraint, FinishReason, Sampling};
 use gpu_worker::engine::plan::Forward;
 use gpu_worker::engine::planner::{Limits, Planner, StepOutput};
+use gpu_worker::engine::prefix::CacheScope;
 use gpu_worker::engine::sampler::Choosing;
 use gpu_worker::engine::sequence::{DropMark, Ending, OutputText, Piece, Prepared, SequenceId};
 use gpu_worker::forward::candle::CandleForward;
@@ -66,7 +67,8 @@ pub struct Ask {
     pub id: u64,
     pub prompt: Vec<u32>,
     pub constraint: Option<Constraint>,
-    pub temperature: f32,
+    pub sampling: Sampling,
+    pub scope: Option<CacheScope>,
     pub max_tokens: u32,
     pub stops: Vec<String>,
     pub stop_ids: Vec<u32>,
@@ -75,7 +77,16 @@ pub struct Ask {
 impl Ask {
     pub fn new(id: u64, constraint: Option<Constraint>) -> Self {
         let prompt = vec![40 + id as u32 % 50, 3, id as u32 % 200];
-        Self { id, prompt, constraint, temperature: 1.0, max_tokens: 200, stops: vec![], stop_ids: vec![] }
+        Self {
+            id,
+            prompt,
+            constraint,
+            sampling: Sampling::default(),
+            scope: None,
+            max_tokens: 200,
+            stops: vec![],
+            stop_ids: vec![],
+        }
     }
 
     pub fn prepared(self, grammars: &Grammars, tokenizer: &Arc<TextTokenizer>) -> Prepared {
@@ -84,11 +95,8 @@ impl Ask {
         Prepared {
             id: SequenceId(self.id),
             prompt: self.prompt,
-            choosing: Choosing {
-                sampling: Sampling { temperature: self.temperature, ..Sampling::default() },
-                seed: 77 + self.id,
-                logprobs: Some(3),
-            },
+            scope: self.scope,
+            choosing: Choosing { sampling: self.sampling, seed: 77 + self.id, logprobs: Some(3) },
             max_tokens: self.max_tokens,
             min_tokens: 0,
             end_ids: self.stop_ids.iter().chain(tokenizer.eos_ids()).copied().collect(),
@@ -98,6 +106,11 @@ impl Ask {
             mark: DropMark::default(),
         }
     }
+}
+
+/// Sampling at a temperature.
+pub fn at(temperature: f32) -> Sampling {
+    Sampling { temperature, ..Sampling::default() }
 }
 
 /// What a request got.
