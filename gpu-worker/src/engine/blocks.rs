@@ -1,7 +1,7 @@
 //! The accounting of the paged KV cache: which blocks are free, which belong to whom, and which hold what may be wanted
 //! again.
 //!
-//! A full block whose keys and values are written can be made known by its tokens ([`BlockPool::keep`]). Sequences that
+//! A full block whose keys and values are written can be made known by its tokens (`BlockPool::keep`). Sequences that
 //! begin alike share it; nobody writes to it any more. Without users it is cached: it keeps its content, and counts as
 //! free, until its place is needed. Then the scope that has most cached blocks loses the one it has not used for longest.
 //!

@@ -227,7 +227,7 @@ struct Holder {
 
 #[test]
 fn ten_thousand_random_operations_leave_the_pool_whole_and_every_hit_true() {
-    const BLOCKS: usize = 40;
+    const BLOCKS: usize = 16;
     let mut pool = BlockPool::new(BLOCKS);
     let mut holders: Vec<Holder> = Vec::new();
     let mut written = Written::new();
@@ -236,7 +236,7 @@ fn ten_thousand_random_operations_leave_the_pool_whole_and_every_hit_true() {
         let draw = |what: u32, below: usize| philox([step, what, 0, 0], [31, 32])[0] as usize % below;
         match draw(0, 10) {
             // A sequence comes, with one of few beginnings, and takes what is there of it.
-            0..=3 if holders.len() < 8 => {
+            0..=3 if holders.len() < 12 => {
                 let scope = CacheScope::from_key([draw(1, 3) as u8; 32]);
                 let n = 1 + draw(2, 90);
                 let tokens: Vec<u32> = (0..n).map(|at| (draw(3, 2) * usize::from(at / 16 > 1)) as u32).collect();
