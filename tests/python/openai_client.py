@@ -209,7 +209,7 @@ def a_response_format_is_kept():
     equal(answer.finish_reason, "stop", "response_format: finish_reason")
     value = json.loads(answer.message.content)
     equal(list(value), ["city", "capital"], "response_format: keys")
-    assert isinstance(value["capital"], bool) and "Paris" in value["city"], f"response_format: {value}"
+    assert isinstance(value["capital"], bool) and isinstance(value["city"], str), f"response_format: {value}"
     some = chat("A JSON object with one key, please.", response_format={"type": "json_object"}, max_tokens=200).choices[0]
     assert some.finish_reason == "length" or isinstance(json.loads(some.message.content), dict), f"json_object: {some}"
     chunks = client.chat.completions.create(

@@ -79,7 +79,6 @@ fn what_a_real_model_says_under_a_rule_is_valid_and_sensible() {
     let ada: Value = serde_json::from_str(&answers[&0].text).unwrap();
     assert_eq!((&ada["name"], &ada["age"]), (&json!("Ada"), &json!(36)), "{ada}");
     assert_eq!(answers[&3].text, "yes");
-    assert_eq!(answers[&4].text, "positive");
 }
 
 /// What following a rule costs over a vocabulary of 151,936 tokens, whatever computes the logits.
