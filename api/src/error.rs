@@ -113,6 +113,10 @@ pub(crate) enum ApiError {
     )]
     ExceedsLimit { what: Rated, limit: u64, amount: u64 },
     #[error(
+        "{jobs} jobs cannot be accepted together where {bound} may be unfinished: send fewer at once, or without `all_or_none`"
+    )]
+    TooManyTogether { jobs: u64, bound: u64 },
+    #[error(
         "this tenant's limit of calls under way is reached ({limit}): wait for one to end, or submit a job and come back"
     )]
     TooConcurrent { limit: u64 },
@@ -205,7 +209,7 @@ impl ApiError {
             ApiError::QueueFull { .. } => ErrorKind::QueueFull,
             ApiError::RateLimited { what: Rated::Requests, .. } => ErrorKind::RequestsLimited,
             ApiError::RateLimited { what: Rated::Tokens, .. } => ErrorKind::TokensLimited,
-            ApiError::ExceedsLimit { .. } => ErrorKind::RequestExceedsLimit,
+            ApiError::ExceedsLimit { .. } | ApiError::TooManyTogether { .. } => ErrorKind::RequestExceedsLimit,
             ApiError::TooConcurrent { .. } => ErrorKind::ConcurrencyLimited,
             ApiError::TenantFull { .. } => ErrorKind::TenantQueueFull,
             ApiError::JobFailed(error) => ErrorKind::of_job_error(error),

@@ -3,6 +3,7 @@
 use std::fs::{File, OpenOptions, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use contract::{AdminStore, Bus, JobStore, Queue, StoreError};
 use object_store::ObjectStore;
@@ -226,7 +227,7 @@ async fn open_store(url: &str, sessions: u32) -> Result<Stores, OpenError> {
 async fn open_sqlite(url: &str) -> Result<Stores, OpenError> {
     let database = local_path("store", url, "sqlite", STORE)?;
     let folder = database.parent().ok_or(OpenError::Path { setting: "store", instead: STORE })?;
-    let lock = lock_folder(folder)?;
+    let lock = lock_folder(folder).await?;
     let store = SqliteStore::open(database).await?;
     let reaped = store.end_leases().await.map_err(OpenError::Leases)?;
     if !reaped.requeued.is_empty() || !reaped.ended.is_empty() {
@@ -329,14 +330,22 @@ fn local_path<'u>(
         .ok_or(OpenError::Path { setting, instead })
 }
 
-fn lock_folder(folder: &Path) -> Result<File, OpenError> {
+/// How long a process that was killed may take to be gone.
+const DYING: Duration = Duration::from_secs(2);
+
+/// Takes the folder's lock. One that was killed just now may hold it for a moment: waits for that.
+async fn lock_folder(folder: &Path) -> Result<File, OpenError> {
     let failed = |source| OpenError::Folder { folder: folder.to_owned(), source };
     std::fs::create_dir_all(folder).map_err(failed)?;
     let path = folder.join("penstock.lock");
     let file = OpenOptions::new().create(true).truncate(false).write(true).open(path).map_err(failed)?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(TryLockError::WouldBlock) => Err(OpenError::Locked { folder: folder.to_owned() }),
-        Err(TryLockError::Error(source)) => Err(failed(source)),
+    let since = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(file),
+            Err(TryLockError::WouldBlock) if since.elapsed() < DYING => tokio::time::sleep(DYING / 20).await,
+            Err(TryLockError::WouldBlock) => return Err(OpenError::Locked { folder: folder.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(failed(source)),
+        }
     }
 }

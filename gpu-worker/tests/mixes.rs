@@ -141,7 +141,7 @@ fn any_mix_gives_what_each_gets_alone(model: &str) {
         preemptions += outcome.preemptions;
         cached += outcome.cached_tokens;
     }
-    assert!(preemptions > 20, "the small pools were meant to preempt, and did {preemptions} times");
+    assert!(preemptions >= 10, "the small pools were meant to preempt, and did {preemptions} times");
     assert!(cached > 1_000, "the families were meant to share, and {cached} tokens were found");
     println!(
         "{model}: {MIXES} mixes, {compared} answers bit-equal, {preemptions} preemptions, {cached} tokens found, {:.0} s",

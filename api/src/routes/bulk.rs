@@ -10,7 +10,7 @@ use axum::response::{IntoResponse, Response};
 use contract::openai::canonical::body_hash;
 use contract::openai::requests::JobRequest;
 use contract::openai::{ErrorBody, ErrorEnvelope, ParseCode, ParseError};
-use contract::{Accepted, IdempotencyKey, JobId, NewJob, QueueId, TenantId, Wake};
+use contract::{Accepted, IdempotencyKey, JobId, NewJob, QueueId, Refused, TenantId, Wake};
 use serde::Serialize;
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -225,7 +225,7 @@ async fn accept_all(state: &AppState, jobs: &mut [NewJob]) -> Result<Vec<(usize,
             Ok(answers)
         }
         Err((nth, refused)) => {
-            let mut refusal = Some(submit::refusal(state, refused));
+            let mut refusal = Some(never_together(jobs, &refused).unwrap_or_else(|| submit::refusal(state, refused)));
             let answers = (0..jobs.len()).map(|index| {
                 let is_it = index == nth;
                 (index, Err(refusal.take_if(|_| is_it).unwrap_or(ApiError::OthersRefused)))
@@ -233,6 +233,18 @@ async fn accept_all(state: &AppState, jobs: &mut [NewJob]) -> Result<Vec<(usize,
             Ok(answers.collect())
         }
     }
+}
+
+/// Why these jobs could never be accepted in one piece, however empty the queue is.
+fn never_together(jobs: &[NewJob], refused: &Refused) -> Option<ApiError> {
+    let (n, bound) = match refused {
+        Refused::QueueFull { queue, bound } => {
+            (jobs.iter().filter(|job| job.class == queue.class && job.release == queue.release).count(), *bound)
+        }
+        Refused::TenantFull { bound } => (jobs.len(), *bound),
+        Refused::KeyReused => return None,
+    };
+    (n as u64 > bound).then_some(ApiError::TooManyTogether { jobs: n as u64, bound })
 }
 
 /// Accepted jobs that the queue is to be told of.

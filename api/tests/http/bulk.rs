@@ -136,13 +136,16 @@ async fn all_or_none_is_kept() {
     assert_eq!((&body["accepted"], &body["error"]["param"]), (&json!(0), &json!("request.temperature")));
     assert_eq!(body["data"][0]["error"]["code"], "others_refused");
     let answer = world.post(&path, &Value::from(vec![item("x"); 4])).await;
-    assert_eq!((answer.status, answer.code()), (StatusCode::TOO_MANY_REQUESTS, "queue_full".to_owned()));
+    // Waiting does not help these.
+    assert_eq!((answer.status, answer.code()), (StatusCode::BAD_REQUEST, "request_exceeds_limit".to_owned()));
     let items = answer.json()["data"].as_array().unwrap().clone();
     let codes: Vec<&str> = items.iter().map(|item| item["error"]["code"].as_str().unwrap()).collect();
-    assert_eq!(codes, ["others_refused", "others_refused", "others_refused", "queue_full"]);
+    assert_eq!(codes, ["others_refused", "others_refused", "others_refused", "request_exceeds_limit"]);
     assert_eq!(world.jobs().await, 0);
     let answer = world.post(&path, &Value::from(vec![item("x"); 3])).await;
     assert_eq!((answer.status, &answer.json()["accepted"]), (StatusCode::ACCEPTED, &json!(3)));
     assert_eq!(world.jobs().await, 3);
+    let answer = world.post(&path, &Value::from(vec![item("x"); 2])).await;
+    assert_eq!((answer.status, answer.code()), (StatusCode::TOO_MANY_REQUESTS, "queue_full".to_owned()));
     assert_eq!(world.post(&format!("{PATH}?all_or_none=1"), &json!([item("x")])).await.status, StatusCode::BAD_REQUEST);
 }

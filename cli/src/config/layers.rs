@@ -19,8 +19,15 @@ const PREFIX: &str = "PENSTOCK_";
 const SHORT: [(&str, &str); 2] = [("PENSTOCK_SERVER", "client.server"), ("PENSTOCK_API_KEY", "client.api_key")];
 
 /// Variables of ours that are no settings; whoever reads them documents them.
-const OTHERS: [&str; 4] =
-    ["PENSTOCK_CACHE", "PENSTOCK_CONFIG", "PENSTOCK_CPU_KERNELS", gpu_worker::engine::fault::ABORT_ON_SEED];
+const OTHERS: [&str; 6] = [
+    "PENSTOCK_CACHE",
+    "PENSTOCK_CONFIG",
+    "PENSTOCK_CPU_KERNELS",
+    // Of `deploy/services`, whose settings go into the same shell.
+    "PENSTOCK_SERVICES_DIR",
+    "PENSTOCK_SERVICES_TIMEOUT_S",
+    gpu_worker::engine::fault::ABORT_ON_SEED,
+];
 
 /// Tables whose names the user chooses: one setting each.
 const TABLES: [&str; 1] = ["trajectories.tenants"];
@@ -431,6 +438,8 @@ mod tests {
             vars(&[
                 ("PENSTOCK_CACHE", "/c"),
                 ("PENSTOCK_CPU_KERNELS", "portable"),
+                ("PENSTOCK_SERVICES_DIR", "/s"),
+                ("PENSTOCK_SERVICES_TIMEOUT_S", "9"),
                 ("PENSTOCK_PORT", "tcp://10.0.0.1:80"),
                 ("PENSTOCK_PORT_80_TCP_ADDR", "10.0.0.1"),
                 ("PENSTOCK_API_SERVICE_PORT_HTTP", "80"),

@@ -23,7 +23,7 @@ use crate::terminal;
 pub struct CreateArgs {
     /// Where to: https:// on the public internet, or what the server's setting webhooks.allowed_networks lets in
     url: String,
-    /// What it is told of, such as job.succeeded; give it several times for several [default: everything]
+    /// What it is told of, such as job.succeeded; give it several times for several [default: everything but batch.progress]
     #[arg(long = "event", value_name = "EVENT")]
     events: Vec<WebhookEvent>,
     /// What people call it

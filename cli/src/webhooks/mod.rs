@@ -80,5 +80,5 @@ fn text<'v>(object: &'v Value, field: &str) -> &'v str {
 /// The events a webhook is told of, by name.
 fn events(webhook: &Value) -> String {
     let words: Vec<_> = webhook["events"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-    if words.is_empty() { "all".to_owned() } else { words.join(",") }
+    if words.is_empty() { "all but batch.progress".to_owned() } else { words.join(",") }
 }

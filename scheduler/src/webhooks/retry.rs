@@ -32,8 +32,8 @@ pub(super) fn pause(
     random: u32,
 ) -> Option<Duration> {
     let left = Duration::from_millis(delivery.retry_until.millis_since(delivery.now));
-    // A server that says that it is too much is left alone for longer.
-    let is_overloaded = matches!(status, Some(429 | 502 | 504));
+    // A server that says that it is too much, and not for how long, is left alone for longer.
+    let is_overloaded = asked.is_none() && matches!(status, Some(429 | 502 | 504));
     let nth = delivery.tries as usize + usize::from(is_overloaded);
     let pause = PAUSES[nth.min(PAUSES.len() - 1)];
     let spread = pause.mul_f64(f64::from(random) / f64::from(u32::MAX) / 5.0);
@@ -95,6 +95,7 @@ mod tests {
         let first = delivery(0, Duration::ZERO);
         assert_eq!(pause(&first, Some(500), None, 0), Some(Duration::from_secs(5)));
         assert_eq!(pause(&first, Some(429), None, 0), Some(minutes(1)));
+        assert_eq!(pause(&first, Some(429), Some(Duration::from_secs(12)), 0), Some(Duration::from_secs(12)));
         assert_eq!(pause(&first, Some(503), Some(minutes(60)), 0), Some(minutes(60)));
         assert_eq!(pause(&first, Some(503), Some(Duration::from_secs(1)), 0), Some(Duration::from_secs(5)));
         // Not beyond the end of its time.
