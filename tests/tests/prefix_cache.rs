@@ -19,8 +19,8 @@ fn serve(data: &Path, settings: Settings) -> Server {
     Server::start(data, &Settings { model: Some(tiny_model()), ..settings })
 }
 
-/// Keys of these tenants, the first one made closes the server.
-fn keys<const N: usize>(server: &Server, tenants: [&str; N]) -> [String; N] {
+/// The operator's key, the first one, which closes the server; and keys of these tenants.
+fn keys<const N: usize>(server: &Server, tenants: [&str; N]) -> (String, [String; N]) {
     let make = |arguments: &[&str], operator: Option<&str>| {
         let mut command = penstock();
         command.args(["keys", "create"]).args(arguments).env("PENSTOCK_SERVER", &server.address);
@@ -30,7 +30,8 @@ fn keys<const N: usize>(server: &Server, tenants: [&str; N]) -> [String; N] {
         String::from_utf8(output.stdout).unwrap().trim().to_owned()
     };
     let operator = make(&["--scope", "admin"], None);
-    tenants.map(|tenant| make(&["--tenant", tenant], Some(&operator)))
+    let keys = tenants.map(|tenant| make(&["--tenant", tenant], Some(&operator)));
+    (operator, keys)
 }
 
 fn request(first: u32, more: Value) -> Value {
@@ -71,7 +72,7 @@ async fn an_equal_prompt_is_found_by_its_tenant_alone_and_counted_wherever_token
     let (folder, data) = data_dir();
     let server = serve(&data, Settings::default());
     let client = server.client();
-    let [acme, beta] = &keys(&server, ["acme", "beta"]);
+    let (operator, [acme, beta]) = &keys(&server, ["acme", "beta"]);
 
     let first = complete(&client, acme, 0).await;
     let second = complete(&client, acme, 0).await;
@@ -124,7 +125,7 @@ async fn an_equal_prompt_is_found_by_its_tenant_alone_and_counted_wherever_token
     // Two prompts of acme and one of beta, six full blocks each.
     let patience = Instant::now() + Duration::from_secs(20);
     loop {
-        let worker = get(&client, acme, "/v1/stats").await["workers"][0].clone();
+        let worker = get(&client, operator, "/v1/stats").await["workers"][0].clone();
         if worker["cached_blocks"] == 18 && worker["used_blocks"] == 0 {
             break;
         }
@@ -139,7 +140,7 @@ async fn tenants_of_a_group_find_one_anothers_and_nobody_elses() {
     let groups = Settings::default().with("PENSTOCK_ENGINE__SHARED_CACHE_GROUPS", r#"[["acme", "beta"]]"#);
     let server = serve(&data, groups);
     let client = server.client();
-    let [acme, beta, carl] = &keys(&server, ["acme", "beta", "carl"]);
+    let (_, [acme, beta, carl]) = &keys(&server, ["acme", "beta", "carl"]);
     let mut found = Vec::new();
     for tenant in [acme, beta, carl, carl] {
         found.push(cached(&complete(&client, tenant, 0).await));
