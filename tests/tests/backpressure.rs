@@ -167,6 +167,8 @@ async fn a_full_queue_refuses_at_once_keeps_its_bound_and_its_memory_and_loses_n
         .with("PENSTOCK_ENGINE__MAX_SEQUENCES", SEQUENCES)
         // The rest is for the API, the services and the clients, which is where the engine of a card leaves them.
         .with("PENSTOCK_ENGINE__THREADS", 1)
+        // The prefix cache fills all of the KV cache, and touches its memory, before it gives a block up: full by the warm-up.
+        .with("PENSTOCK_ENGINE__KV_CACHE_MIB", 16)
         // So that records are archived from the warm-up on, and not from some moment of the measurement.
         .with("PENSTOCK_TRAJECTORIES__SEGMENT_SECONDS", 1);
     let worker = cluster.worker();
