@@ -113,15 +113,20 @@ async fn a_job_that_kills_its_worker_fails_alone_among_sixty_four() {
         .with("PENSTOCK_WORKER__LEASE_SECONDS", 2);
     let (api, _scheduler) = without_worker(&cluster);
     let client = &api.client;
-    // Last, so that all the others run when it starts.
-    let mut jobs: Vec<Value> = (0..64).map(|n| job("standard", n, 800)).collect();
-    jobs[63]["request"]["seed"] = POISON.into();
-    let mut ids = submit_all(client, jobs).await;
-    let poison = ids.pop().unwrap();
-
-    // A supervisor that starts the worker again whenever it dies.
+    let ids = submit_all(client, (0..63).map(|n| job("standard", n, 800)).collect()).await;
     let begin = Instant::now();
     let mut worker = cluster.worker();
+    // Last, so that all the others run when it starts.
+    for id in &ids {
+        while client.job(id).await["status"] != "running" {
+            assert!(begin.elapsed() < PATIENCE, "{id} does not start");
+        }
+    }
+    let mut poisoned = job("standard", 63, 800);
+    poisoned["request"]["seed"] = POISON.into();
+    let poison = submit_all(client, vec![poisoned]).await.remove(0);
+
+    // A supervisor that starts the worker again whenever it dies.
     let mut deaths = 0;
     let failed = loop {
         let died = worker.wait(Duration::from_millis(50)).is_some();
