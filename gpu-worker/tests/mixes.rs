@@ -111,7 +111,8 @@ fn run(
 
 fn any_mix_gives_what_each_gets_alone(model: &str) {
     let begin = Instant::now();
-    let n_mixes = std::env::var("PENSTOCK_MIXES").map_or(30, |mixes| mixes.parse().expect("PENSTOCK_MIXES is a number"));
+    let n_mixes =
+        std::env::var("PENSTOCK_MIXES").map_or(30, |mixes| mixes.parse().expect("PENSTOCK_MIXES is a number"));
     let mut forward = common::fresh(model, N_BLOCKS);
     let alone: Vec<Answer> = (0..REQUESTS)
         .map(|idx| {
@@ -143,7 +144,10 @@ fn any_mix_gives_what_each_gets_alone(model: &str) {
         preemptions += outcome.preemptions;
         cached += outcome.cached_tokens;
     }
-    assert!(preemptions >= u64::from(n_mixes / 10), "the small pools were meant to preempt, and did {preemptions} times");
+    assert!(
+        preemptions >= u64::from(n_mixes / 10),
+        "the small pools were meant to preempt, and did {preemptions} times"
+    );
     assert!(cached > 10 * n_mixes, "the families were meant to share, and {cached} tokens were found");
     println!(
         "{model}: {n_mixes} mixes, {compared} answers bit-equal, {preemptions} preemptions, {cached} tokens found, {:.0} s",
