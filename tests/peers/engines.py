@@ -4,12 +4,11 @@ import argparse
 import json
 import os
 import pathlib
-import platform
 import statistics
-import subprocess
 import sys
 
-PEERS = pathlib.Path(os.environ.get("PEERS", "target/peers"))
+from peers import LLAMA, bf16_folder, bf16_gguf, cpu, model_file, penstock, run, say, vllm_environment
+
 ENGINES = ["penstock", "llama.cpp", "llama.cpp-bf16", "vllm"]
 FIGURES = ["prefill_tokens_per_s", "decode_tokens_per_s", "total_tokens_per_s"]
 
@@ -37,64 +36,6 @@ def arguments():
     return args
 
 
-def say(text):
-    print(f"tests/peers/engines: {text}", file=sys.stderr, flush=True)
-
-
-def run(command, **environment):
-    log = PEERS / "engines.log"
-    with open(log, "a") as errors:
-        ended = subprocess.run(command, stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **environment})
-    if ended.returncode != 0:
-        raise SystemExit(f"tests/peers/engines: {command[0]} failed ({ended.returncode}); its last words are in {log}")
-    return ended.stdout
-
-
-def penstock():
-    binary = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", "target")) / "release" / "penstock"
-    if not binary.exists():
-        raise SystemExit("tests/peers/engines: build first: cargo build --release --workspace --locked")
-    return str(binary.resolve())
-
-
-def model_file(args):
-    if args.model:
-        return pathlib.Path(args.model).resolve()
-    models = json.loads(run([penstock(), "model", "list", "--json"]))
-    name = "qwen2.5-coder-0.5b-instruct-q4_k_m"
-    path = next((model.get("path") for model in models if model["name"] == name), None)
-    if not path:
-        raise SystemExit(f"tests/peers/engines: pull the model first: penstock model pull {name}")
-    return pathlib.Path(path).resolve()
-
-
-def bf16_gguf(file):
-    made = PEERS / "models" / f"{file.stem}-bf16.gguf"
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        part = made.with_suffix(".part")
-        run([str(PEERS / "llama.cpp/build/bin/llama-quantize"), "--allow-requantize", str(file), str(part), "BF16"])
-        part.rename(made)
-    return made
-
-
-def bf16_folder(file):
-    """The same weights as vLLM reads them: widened, then rounded to bfloat16."""
-    made = PEERS / "models" / f"{file.stem}-bf16"
-    if not made.exists():
-        made.parent.mkdir(parents=True, exist_ok=True)
-        part = made.with_suffix(".part")
-        convert = (
-            "import sys, torch; from transformers import AutoModelForCausalLM as M, AutoTokenizer as T; "
-            "folder, name, out = sys.argv[1:]; "
-            "M.from_pretrained(folder, gguf_file=name, dtype=torch.bfloat16).save_pretrained(out); "
-            "T.from_pretrained(folder, gguf_file=name).save_pretrained(out)"
-        )
-        run([sys.executable, "-c", convert, str(file.parent), file.name, str(part)])
-        part.rename(made)
-    return made
-
-
 def measure(engine, file, args):
     batches = ",".join(map(str, args.batch))
     shape = ["--prompt-tokens", str(args.prompt_tokens), "--output-tokens", str(args.output_tokens)]
@@ -102,19 +43,15 @@ def measure(engine, file, args):
         report = json.loads(run([penstock(), "bench", "engine", "--model", str(file), "--batch", batches, *shape, "--json"]))
         return report["rows"]
     if engine == "vllm":
-        openmp = next(PEERS.glob("vllm/lib/**/libiomp5.so"), None)
-        environment = {"VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_LOGGING_LEVEL": "WARNING", "HF_HUB_OFFLINE": "1"}
-        if openmp:
-            environment["LD_PRELOAD"] = str(openmp)
         here = pathlib.Path(__file__).parent
         command = [sys.executable, str(here / "vllm_batches.py"), str(bf16_folder(file)), "--batch", batches, *shape]
-        printed = run(command, **environment)
+        printed = run(command, **vllm_environment())
         return [json.loads(line[4:]) for line in printed.splitlines() if line.startswith("ROW ")]
     if engine == "llama.cpp-bf16":
         file = bf16_gguf(file)
     context = max(args.batch) * (args.prompt_tokens + args.output_tokens)
     threads = str(len(os.sched_getaffinity(0)))
-    command = [str(PEERS / "llama.cpp/build/bin/llama-batched-bench"), "-m", str(file), "-c", str(context), "-b", "2048", "-ub", "512"]
+    command = [str(LLAMA / "llama-batched-bench"), "-m", str(file), "-c", str(context), "-b", "2048", "-ub", "512"]
     command += ["-npp", str(args.prompt_tokens), "-ntg", str(args.output_tokens), "-npl", batches, "-t", threads, "-tb", threads]
     rows = [json.loads(line) for line in run([*command, "--output-format", "jsonl"]).splitlines() if line.startswith("{")]
     return [
@@ -123,16 +60,9 @@ def measure(engine, file, args):
     ]
 
 
-def cpu():
-    for line in open("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            return line.split(":", 1)[1].strip()
-    return platform.machine()
-
-
 def main():
     args = arguments()
-    file = model_file(args)
+    file = model_file(args.model)
     runs = {engine: [] for engine in args.engines}
     loads = []
     for at in range(args.rounds):
