@@ -19,7 +19,7 @@ use crate::{embedded, logging, terminal, threads};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: penstock serve --model qwen2.5-coder-0.5b-instruct-q4_k_m --listen 127.0.0.1:8080")]
 pub struct ServeArgs {
-    /// Catalogue name or path of a GGUF file [default: qwen2.5-coder-0.5b-instruct-q4_k_m]
+    /// Catalogue name, or path of a GGUF file or model folder [default: qwen2.5-coder-0.5b-instruct-q4_k_m]
     #[arg(long, value_name = "NAME|PATH")]
     model: Option<String>,
     /// Address and port of the HTTP server [default: 127.0.0.1:8080]

@@ -1,4 +1,4 @@
-//! From a model file to a release: first its identity (cheap, from header and checksum), then its weights.
+//! From a model file or folder to a release: first its identity (cheap, from headers and checksum), then its weights.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,9 +13,8 @@ use crate::forward::candle::CandleForward;
 use crate::forward::push_span;
 use crate::forward::trivial::{Ending, TrivialConfig, TrivialForward};
 use crate::grammar::GRAMMAR_ENGINE;
-use crate::load::GgufHeader;
-use crate::load::LoadError;
 use crate::load::gguf::{self, LoadOptions};
+use crate::load::{GgufHeader, LoadError, ModelFolder, TensorTable, folder};
 use crate::model::config::ModelConfig;
 use crate::model::family::read_config;
 use crate::text::{Prompts, TextTokenizer};
@@ -60,9 +59,11 @@ pub enum ReleaseError {
     },
 }
 
-/// A model file whose header was read and checked, before its weights are.
+/// A model whose headers were read and checked, before its weights are.
 pub struct Identified {
     path: PathBuf,
+    /// Where the model is a folder.
+    folder: Option<ModelFolder>,
     config: ModelConfig,
     prompts: Arc<Prompts>,
     /// What the API offers.
@@ -83,19 +84,40 @@ pub struct LoadedRelease {
     pub cache_tokens: usize,
 }
 
-/// Reads header, tokenizer and template of the model file at `path`. `sha256` is the file's checksum, hexadecimal.
+/// Reads header, tokenizer and template of the model at `path`: a GGUF file, or a folder in the layout of the Hugging Face
+/// libraries. `sha256`, hexadecimal, is the checksum of the file, or one over all of [`folder::deciding_files`].
 ///
 /// # Errors
 /// [`ReleaseError`] names what is wrong with the file.
 pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, ReleaseError> {
     let wrong = |source: LoadError| ReleaseError::Load { path: path.to_owned(), source: Box::new(source) };
+    if path.is_dir() {
+        let folder = ModelFolder::open(path).map_err(wrong)?;
+        let config = folder.config().map_err(wrong)?;
+        let prompts = Arc::new(Prompts::from_folder(&folder).map_err(wrong)?);
+        // A token without a row in the embedding could be given out by the tokenizer and refused by every step.
+        if prompts.tokenizer().vocab_size() > config.vocab_size {
+            let why = format!("has {} tokens, the embedding {} rows", prompts.tokenizer().vocab_size(), config.vocab_size);
+            return Err(wrong(LoadError::bad_file(folder::TOKENIZER, why)));
+        }
+        let served = served(name, manifest(sha256, &folder.tensors), &config, &prompts);
+        return Ok(Identified { path: path.to_owned(), folder: Some(folder), config, prompts, served });
+    }
     let mut file = std::fs::File::open(path).map_err(|source| ReleaseError::Open { path: path.to_owned(), source })?;
     let header = GgufHeader::read(&mut std::io::BufReader::new(&mut file)).map_err(wrong)?;
     let config = read_config(&header).map_err(wrong)?;
     let prompts = Arc::new(Prompts::from_gguf(&header.metadata).map_err(wrong)?);
-    let manifest = Manifest { model_sha256: sha256.to_owned(), engine: engine_build(), numerics: numerics(&header) };
-    let served = served(name, manifest, &config, &prompts);
-    Ok(Identified { path: path.to_owned(), config, prompts, served })
+    let served = served(name, manifest(sha256, &header.tensors), &config, &prompts);
+    Ok(Identified { path: path.to_owned(), folder: None, config, prompts, served })
+}
+
+/// What a release of these tensors is made of.
+fn manifest(sha256: &str, tensors: &TensorTable) -> Manifest {
+    Manifest {
+        model_sha256: sha256.to_owned(),
+        engine: engine_build(),
+        numerics: numerics(tensors),
+    }
 }
 
 /// What the API is told of a release.
@@ -147,10 +169,9 @@ fn engine_build() -> String {
     format!("penstock {}, {GRAMMAR_ENGINE}", env!("CARGO_PKG_VERSION"))
 }
 
-/// The kernel path and the block formats of the file's matrices: what decides the numbers beside the weights.
-fn numerics(header: &GgufHeader) -> String {
-    let mut formats: Vec<String> = header
-        .tensors
+/// The kernel path and the formats of the matrices: what decides the numbers beside the weights.
+fn numerics(tensors: &TensorTable) -> String {
+    let mut formats: Vec<String> = tensors
         .iter()
         .filter(|tensor| tensor.dims.len() > 1)
         .map(|tensor| format!("{:?}", tensor.dtype).to_lowercase())
@@ -201,8 +222,11 @@ impl Identified {
         }
         let wrong = |source: LoadError| ReleaseError::Load { path: self.path.clone(), source: Box::new(source) };
         let options = LoadOptions { progress: Some(progress) };
-        let model = gguf::load(&self.path, &Device::Cpu, options).map_err(wrong)?;
-        let mut forward = CandleForward::new(model, n_blocks).map_err(wrong)?;
+        let decoder = match &self.folder {
+            Some(folder) => folder.load(&Device::Cpu, options).map_err(wrong)?,
+            None => gguf::load(&self.path, &Device::Cpu, options).map_err(wrong)?.decoder,
+        };
+        let mut forward = CandleForward::from_decoder(decoder, n_blocks).map_err(wrong)?;
         warm_up(&mut forward).map_err(|source| ReleaseError::WarmUp { path: self.path.clone(), source })?;
         Ok(LoadedRelease {
             served: self.served,

@@ -21,6 +21,9 @@ pub struct RopeTable {
     base: f64,
     scale: f64,
     max_positions: usize,
+    /// What the frequency of each pair is divided by; empty where nothing is.
+    divisors: Box<[f32]>,
+    magnitude: f64,
     /// Per page: `[PAGE_POSITIONS][cos: head_dim / 2, sin: head_dim / 2]`.
     pages: Box<[OnceLock<Box<[f32]>>]>,
 }
@@ -44,8 +47,38 @@ impl RopeTable {
         if !(base.is_finite() && base > 0.0 && scale.is_finite() && scale > 0.0) {
             return refuse(format!("base {base} and scale {scale} must be positive and finite"));
         }
-        let pages = (0..max_positions.div_ceil(PAGE_POSITIONS)).map(|_| OnceLock::new()).collect();
-        Ok(Self { head_dim, base: f64::from(base), scale: f64::from(scale), max_positions, pages })
+        let (base, scale) = (f64::from(base), f64::from(scale));
+        let pages = empty_pages(max_positions);
+        Ok(Self { head_dim, base, scale, max_positions, divisors: Box::default(), magnitude: 1.0, pages })
+    }
+
+    /// The same table with the frequency of pair `i` divided by `divisors[i]`: how models are taught longer contexts than
+    /// they began with.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] unless there is one positive finite number for each of the `head_dim / 2` pairs.
+    pub fn divided_by(self, divisors: &[f32]) -> Result<Self> {
+        if divisors.len() != self.head_dim / 2 {
+            let what = format!("{} divisors for {} pairs", divisors.len(), self.head_dim / 2);
+            return Err(KernelError::shape("rope_table", what));
+        }
+        if let Some(divisor) = divisors.iter().find(|divisor| !(divisor.is_finite() && **divisor > 0.0)) {
+            return Err(KernelError::shape("rope_table", format!("divisor {divisor} must be positive and finite")));
+        }
+        let pages = empty_pages(self.max_positions);
+        Ok(Self { divisors: divisors.into(), pages, ..self })
+    }
+
+    /// The same table whose turns also stretch by `magnitude`; a score of a turned query and key grows by its square.
+    ///
+    /// # Errors
+    /// [`KernelError::Shape`] unless `magnitude` is positive and finite.
+    pub fn stretched_by(self, magnitude: f32) -> Result<Self> {
+        if !(magnitude.is_finite() && magnitude > 0.0) {
+            return Err(KernelError::shape("rope_table", format!("magnitude {magnitude} must be positive and finite")));
+        }
+        let pages = empty_pages(self.max_positions);
+        Ok(Self { magnitude: f64::from(magnitude), pages, ..self })
     }
 
     /// Values of one head.
@@ -84,14 +117,19 @@ impl RopeTable {
         let mut rows = vec![0f32; PAGE_POSITIONS * self.head_dim];
         for (offset, row) in rows.chunks_exact_mut(self.head_dim).enumerate() {
             for pair in 0..half {
-                let frequency = self.base.powf(-2.0 * pair as f64 / self.head_dim as f64);
+                let divisor = self.divisors.get(pair).map_or(1.0, |divisor| f64::from(*divisor));
+                let frequency = self.base.powf(-2.0 * pair as f64 / self.head_dim as f64) / divisor;
                 let (sin, cos) = ((first + offset) as f64 * self.scale * frequency).sin_cos();
-                row[pair] = cos as f32;
-                row[half + pair] = sin as f32;
+                row[pair] = (cos * self.magnitude) as f32;
+                row[half + pair] = (sin * self.magnitude) as f32;
             }
         }
         rows.into_boxed_slice()
     }
+}
+
+fn empty_pages(max_positions: usize) -> Box<[OnceLock<Box<[f32]>>]> {
+    (0..max_positions.div_ceil(PAGE_POSITIONS)).map(|_| OnceLock::new()).collect()
 }
 
 /// Turns every head of `x [n_tokens, heads, head_dim]` by its token's position.
@@ -202,6 +240,23 @@ mod tests {
         for path in Path::available() {
             assert_eq!(turn(path, &x, &positions, 2, &table), expected, "{path:?}");
         }
+    }
+
+    #[test]
+    fn divisors_and_magnitude_change_the_turns_as_defined() {
+        let plain = RopeTable::new(4, 100.0, 1.0, 300).unwrap();
+        // A row computed before a change must not outlive it.
+        plain.row(7);
+        let table = plain.divided_by(&[1.0, 4.0]).unwrap().stretched_by(1.5).unwrap();
+        // Pairs of a head of 4 with base 100 turn by 1 and by 1/10 a position; the second by 1/40 when divided by 4.
+        let (cos, sin) = table.row(270);
+        for (pair, angle) in [270.0f64, 270.0 / 40.0].into_iter().enumerate() {
+            assert!((f64::from(cos[pair]) - 1.5 * angle.cos()).abs() < 3e-7);
+            assert!((f64::from(sin[pair]) - 1.5 * angle.sin()).abs() < 3e-7);
+        }
+        let refused = |divisors: &[f32]| RopeTable::new(4, 100.0, 1.0, 8).unwrap().divided_by(divisors).is_err();
+        assert!(refused(&[1.0]) && refused(&[1.0, 0.0]) && refused(&[f32::NAN, 1.0]));
+        assert!(RopeTable::new(4, 100.0, 1.0, 8).unwrap().stretched_by(0.0).is_err());
     }
 
     #[test]

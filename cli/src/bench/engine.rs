@@ -22,7 +22,7 @@ use crate::{embedded, terminal, threads};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: penstock bench engine --batch 1,16 --json > speed.json")]
 pub struct EngineArgs {
-    /// Catalogue name or path of a GGUF file [default: the configured model]
+    /// Catalogue name, or path of a GGUF file or model folder [default: the configured model]
     #[arg(long, value_name = "NAME|PATH")]
     model: Option<String>,
     /// Tokens of every prompt

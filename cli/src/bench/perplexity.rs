@@ -18,7 +18,7 @@ use crate::{embedded, terminal, threads};
 pub struct PerplexityArgs {
     /// A UTF-8 text file, at least one chunk long
     file: PathBuf,
-    /// Catalogue name or path of a GGUF file [default: the configured model]
+    /// Catalogue name, or path of a GGUF file or model folder [default: the configured model]
     #[arg(long, value_name = "NAME|PATH")]
     model: Option<String>,
     /// Tokens of a chunk

@@ -21,7 +21,7 @@ pub struct Serve {
     pub listen: SocketAddr,
     /// Folder of the database and the objects; one server at a time.
     pub data_dir: PathBuf,
-    /// Name of a catalogue entry, or path of a GGUF file.
+    /// Name of a catalogue entry, or path of a GGUF file or model folder.
     pub model: String,
     /// How long running jobs may go on after a stop was asked for; what is left is handed back, not lost.
     #[serde(rename = "drain_seconds", with = "seconds")]

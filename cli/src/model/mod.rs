@@ -33,7 +33,8 @@ pub const DEFAULT: &str = "qwen2.5-coder-0.5b-instruct-q4_k_m";
 /// Fetch, list and verify model files.
 ///
 /// Files are kept in `$PENSTOCK_CACHE/models`, else `$XDG_CACHE_HOME/penstock/models`, else `~/.cache/penstock/models`.
-/// Wherever a command takes a model, the path of a GGUF file works as well as a name of the catalogue.
+/// Wherever a command takes a model, the path of a GGUF file or of a Hugging Face folder works as well as a
+/// name of the catalogue.
 #[derive(Debug, Clone, clap::Subcommand)]
 pub enum ModelCommand {
     Pull(pull::PullArgs),

@@ -1,24 +1,27 @@
-//! What a person typed, a name or a path, as a file that is there and is what it should be.
+//! What a person typed, a name or a path, as a file or folder that is there and is what it should be.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, anyhow, bail};
 
-use super::cache::Cache;
+use sha2::{Digest, Sha256};
+
+use super::cache::{Cache, hex};
 use super::catalogue::{self, ENTRIES, Entry};
 use super::fetch::{Fetcher, SourceChoice, hash};
 use super::progress::Progress;
 use crate::suggest;
 
-/// A model file that can be loaded.
+/// A model that can be loaded.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ResolvedModel {
-    /// The catalogue's name, or the file's name without `.gguf`.
+    /// The catalogue's name, the file's name without `.gguf`, or the folder's name.
     pub name: String,
-    /// The file.
+    /// The file or folder.
     pub path: PathBuf,
-    /// SHA-256 of the file as it is now, lower case; of a catalogue entry, the right one.
+    /// SHA-256 of the file as it is now, lower case; of a catalogue entry, the right one. Of a folder, the one over the
+    /// lines that `sha256sum` prints of every file that decides its answers, sorted by their names.
     pub sha256: String,
 }
 
@@ -29,18 +32,27 @@ pub enum Named {
     Known(&'static Entry),
     /// The path of a file.
     File(PathBuf),
+    /// The path of a folder in the layout of the Hugging Face libraries.
+    Folder(PathBuf),
 }
 
 /// Finds the model, fetching it where it is of the catalogue and not in the cache yet, and hashes it.
 ///
 /// # Errors
-/// Neither a known name nor a file; a folder without exactly one GGUF file; a damaged file in the cache; no source has it. The message says what to do.
+/// Neither a known name nor a file; a folder that is no model, and holds not exactly one GGUF file; a damaged file in the cache; no source has it. The message says what to do.
 pub async fn ensure(name_or_path: &str, progress: &Arc<Progress>) -> anyhow::Result<ResolvedModel> {
     match named(name_or_path)? {
         Named::File(path) => {
             let sha256 = hash(&path, &path.display().to_string(), progress).await?;
             let stem = path.file_stem().unwrap_or(path.as_os_str());
             Ok(ResolvedModel { name: stem.to_string_lossy().into_owned(), path, sha256 })
+        }
+        Named::Folder(path) => {
+            // Not what was typed: `.` is no name.
+            let whole = path.canonicalize().with_context(|| format!("{} cannot be read", path.display()))?;
+            let name = whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned();
+            let sha256 = hash_folder(&path, &name, progress).await?;
+            Ok(ResolvedModel { name, path, sha256 })
         }
         Named::Known(entry) => {
             let name = entry.name.to_owned();
@@ -63,6 +75,19 @@ pub async fn ensure(name_or_path: &str, progress: &Arc<Progress>) -> anyhow::Res
     }
 }
 
+/// The checksum of a model folder: see [`ResolvedModel::sha256`].
+///
+/// # Errors
+/// A folder that is no model, or a file of it that cannot be read.
+pub async fn hash_folder(folder: &Path, name: &str, progress: &Arc<Progress>) -> anyhow::Result<String> {
+    let mut listed = Sha256::new();
+    for file in gpu_worker::load::folder::deciding_files(folder).with_context(|| folder.display().to_string())? {
+        let sha256 = hash(&folder.join(&file), &format!("{name}/{file}"), progress).await?;
+        listed.update(format!("{sha256}  {file}\n"));
+    }
+    Ok(hex(&listed.finalize()))
+}
+
 /// Tells a name from a path. A name of the catalogue is the entry even where a file is called so; `./NAME` is the file.
 ///
 /// # Errors
@@ -72,6 +97,9 @@ pub fn named(name_or_path: &str) -> anyhow::Result<Named> {
         return Ok(Named::Known(entry));
     }
     let path = Path::new(name_or_path);
+    if path.join("config.json").is_file() {
+        return Ok(Named::Folder(path.to_owned()));
+    }
     if path.is_dir() {
         return only_gguf(path).map(Named::File);
     }
@@ -94,7 +122,7 @@ fn only_gguf(folder: &Path) -> anyhow::Result<PathBuf> {
         (Some(file), 0) => Ok(file),
         (Some(_), more) => bail!("{} holds {} GGUF files: give the path of one", folder.display(), more + 1),
         (None, _) => {
-            bail!("{} holds no GGUF file, and no other form of model folder is supported so far", folder.display())
+            bail!("{} holds no GGUF file, and no config.json of a Hugging Face model either", folder.display())
         }
     }
 }
@@ -104,7 +132,7 @@ pub fn unknown(name: &str) -> anyhow::Error {
     let near = suggest::nearest(name, ENTRIES.iter().map(|entry| entry.name));
     let near = near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
     let known: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
-    anyhow!("no model is called {name:?}{near}; known: {}; the path of a GGUF file works too", known.join(", "))
+    anyhow!("no model is called {name:?}{near}; known: {}; the path of a GGUF file or of a Hugging Face folder works too", known.join(", "))
 }
 
 #[cfg(test)]
@@ -125,10 +153,49 @@ mod tests {
         assert!(refusal(in_folder).contains("holds 2 GGUF files"));
         let empty = tempfile::tempdir().unwrap();
         assert!(refusal(empty.path().to_str().unwrap()).contains("holds no GGUF file"));
+        std::fs::write(empty.path().join("config.json"), b"{}").unwrap();
+        assert!(matches!(named(empty.path().to_str().unwrap()).unwrap(), Named::Folder(path) if path == empty.path()));
         assert!(refusal("gone.gguf").contains("there is no file gone.gguf"));
         let message = refusal("gemma-3-270m-q4");
         for part in ["did you mean gemma-3-270m-q4_k_m?", "qwen2.5-coder-0.5b-instruct-q4_k_m", "path of a GGUF file"] {
             assert!(message.contains(part), "{message}");
+        }
+    }
+
+    #[tokio::test]
+    async fn every_file_that_decides_answers_is_part_of_a_folders_checksum() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("my-model");
+        std::fs::create_dir(&folder).unwrap();
+        let write = |file: &str, text: &str| std::fs::write(folder.join(file), text).unwrap();
+        let index = r#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#;
+        let deciding = [
+            "chat_template.jinja",
+            "config.json",
+            "generation_config.json",
+            "model.safetensors.index.json",
+            "one.safetensors",
+            "tokenizer.json",
+            "tokenizer_config.json",
+            "two.safetensors",
+        ];
+        for file in deciding {
+            write(file, if file.ends_with("index.json") { index } else { "{}" });
+        }
+        let checksum = async || {
+            let model = ensure(folder.to_str().unwrap(), &Arc::new(Progress::silent())).await.unwrap();
+            assert_eq!((model.name.as_str(), &model.path), ("my-model", &folder));
+            model.sha256
+        };
+        let first = checksum().await;
+        // `sha256sum chat_template.jinja config.json … two.safetensors | sha256sum`, of these very files.
+        assert_eq!(first, "670ebf0a733a2d7ad8ac558451d2434aeee502b38a6a6c5772bdeb27e487de01");
+        write("README.md", "not read");
+        assert_eq!(checksum().await, first);
+        for file in deciding {
+            write(file, &if file.ends_with("index.json") { format!("{index} ") } else { "{} ".to_owned() });
+            assert_ne!(checksum().await, first, "{file}");
+            write(file, if file.ends_with("index.json") { index } else { "{}" });
         }
     }
 

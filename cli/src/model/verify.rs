@@ -8,7 +8,7 @@ use super::cache::Cache;
 use super::catalogue::ENTRIES;
 use super::fetch::hash;
 use super::progress::Progress;
-use super::resolve::{Named, named};
+use super::resolve::{Named, hash_folder, named};
 use crate::terminal;
 
 /// Compare model files with their SHA-256 in the catalogue.
@@ -75,6 +75,11 @@ async fn check(target: &Named, cache: &Cache, progress: &Arc<Progress>) -> anyho
                 format!("damaged: `penstock model pull {}` fetches it again", entry.name)
             };
             Ok(Checked { name, result, well, sha256: Some(sha256) })
+        }
+        Named::Folder(path) => {
+            let name = path.display().to_string();
+            let sha256 = hash_folder(path, &name, progress).await?;
+            Ok(Checked { name, result: "not of the catalogue".to_owned(), well: false, sha256: Some(sha256) })
         }
         Named::File(path) => {
             let name = path.display().to_string();

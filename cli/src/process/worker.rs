@@ -13,7 +13,7 @@ use crate::{embedded, logging, terminal, threads};
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Example: PENSTOCK_STORE__URL=postgres://… penstock worker --model ./model.gguf")]
 pub struct WorkerArgs {
-    /// Catalogue name or path of a GGUF file [default: qwen2.5-coder-0.5b-instruct-q4_k_m]
+    /// Catalogue name, or path of a GGUF file or model folder [default: qwen2.5-coder-0.5b-instruct-q4_k_m]
     #[arg(long, value_name = "NAME|PATH")]
     model: Option<String>,
 }

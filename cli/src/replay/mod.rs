@@ -38,7 +38,7 @@ pub struct ReplayArgs {
     /// Read trajectories from this file instead of a server: one JSON document a line, plain or zstd, as segments are
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
-    /// Catalogue name or path of a GGUF file [default: the configured model]
+    /// Catalogue name, or path of a GGUF file or model folder [default: the configured model]
     #[arg(long, value_name = "NAME|PATH")]
     model: Option<String>,
     /// Print JSON on stdout

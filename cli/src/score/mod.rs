@@ -49,7 +49,7 @@ pub struct ScoreArgs {
     #[arg(short, long, value_name = "FILE", required = false, required_unless_present = "follow")]
     #[arg(default_value_if("follow", "true", "-"))]
     output: PathBuf,
-    /// Catalogue name or path of a GGUF file [default: the configured model]; with --server, one of its models' names
+    /// Catalogue name, or path of a GGUF file or model folder [default: the configured model]; with --server, one of its models' names
     /// [default: the only one]
     #[arg(long, value_name = "NAME|PATH")]
     model: Option<String>,

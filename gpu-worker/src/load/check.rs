@@ -12,7 +12,7 @@ use std::{
 
 use candle_core::quantized::GgmlDType;
 
-use super::{LoadError, metadata::Metadata, source::Source};
+use super::{LoadError, metadata::Metadata, source::Source, table::TensorTable};
 
 /// Longest header that is read: magic, metadata and tensor table.
 pub const MAX_HEADER_BYTES: u64 = 64 << 20;
@@ -40,25 +40,23 @@ pub struct GgufHeader {
     /// Everything the file says of itself.
     pub metadata: Metadata,
     /// In the file's order.
-    pub tensors: Vec<TensorInfo>,
+    pub tensors: TensorTable,
     /// Where tensor data begins.
     pub data_offset: u64,
     /// Length of the whole file.
     pub file_bytes: u64,
-    /// Indexes into `tensors`, sorted by name.
-    by_name: Vec<u32>,
 }
 
 /// Where one tensor lies and how it is stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// GGUF name, such as `blk.0.attn_q.weight`; unique in the file.
+    /// Its name in the model's files, such as `blk.0.attn_q.weight`; no other tensor of the model has it.
     pub name: String,
     /// Outermost first, so a projection from `k` to `n` is `[n, k]`; 1 to 4 dimensions, each 1 to 2^32.
     pub dims: Vec<u64>,
     /// Storage format; its block length divides the last (innermost) dimension.
     pub dtype: GgmlDType,
-    /// First byte in the file, absolute.
+    /// First byte in the file, absolute; where a model is several files, in all of them one after the other.
     pub offset: u64,
     /// Length in bytes; `offset + bytes` is inside the file.
     pub bytes: u64,
@@ -92,9 +90,7 @@ impl GgufHeader {
             place(tensor, data_offset, alignment, file_bytes)?;
         }
         refuse_overlap(&tensors)?;
-        let mut by_name: Vec<u32> = (0..u32::try_from(tensors.len()).expect("at most MAX_TENSORS")).collect();
-        by_name.sort_unstable_by_key(|idx| tensors[*idx as usize].name.as_str());
-        Ok(Self { version, alignment, metadata, tensors, data_offset, file_bytes, by_name })
+        Ok(Self { version, alignment, metadata, tensors: TensorTable::new(tensors), data_offset, file_bytes })
     }
 
     /// The tensor called `name`.
@@ -102,13 +98,7 @@ impl GgufHeader {
     /// # Errors
     /// [`LoadError::MissingTensor`] when the file has none of that name.
     pub fn tensor(&self, name: &str) -> Result<&TensorInfo, LoadError> {
-        self.opt_tensor(name).ok_or_else(|| LoadError::MissingTensor { name: name.to_owned() })
-    }
-
-    /// The tensor called `name`, where the architecture does without it.
-    pub fn opt_tensor(&self, name: &str) -> Option<&TensorInfo> {
-        let at = self.by_name.binary_search_by_key(&name, |idx| self.tensors[*idx as usize].name.as_str()).ok()?;
-        Some(&self.tensors[self.by_name[at] as usize])
+        self.tensors.tensor(name)
     }
 }
 

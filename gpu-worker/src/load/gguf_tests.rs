@@ -35,7 +35,7 @@ fn rename(file: &mut GgufWriter, from: &str, to: &str) {
 const LIES: &[(Lie, &str)] = &[
     (
         |w| w.keys[0].2 = crate::load::gguf_writer::text(b"mamba"),
-        "\"mamba\" is not supported; supported are qwen2, gemma3",
+        "\"mamba\" is not supported; supported are llama, qwen2, qwen3, gemma3, phi3",
     ),
     (|w| drop_key(w, "general.architecture"), "general.architecture"),
     (|w| drop_key(w, "qwen2.block_count"), "qwen2.block_count"),

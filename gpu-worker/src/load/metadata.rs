@@ -141,6 +141,13 @@ impl Metadata {
         }
     }
 
+    /// Adds what `other` has under keys that are not there yet.
+    pub(super) fn append(&mut self, other: Self) {
+        for (key, value) in other.values {
+            self.insert(key, value);
+        }
+    }
+
     getters! {
         /// Text.
         string, opt_string -> &str, "a string", |value| match value {

@@ -1,9 +1,13 @@
 //! Reading model files: from untrusted bytes to checked metadata and tensor places.
 //!
 //! A model file comes from outside and is treated so: [`check`] reads the whole header by its own bounded reader
-//! before any other code sees the file, and everything downstream works on what it checked.
+//! before any other code sees the file, and everything downstream works on what it checked. A [`folder`] in the layout of
+//! the Hugging Face libraries is brought into the same form: metadata, and a table of tensors.
 
 pub mod check;
+pub mod folder;
+#[cfg(test)]
+mod folder_tests;
 pub mod gguf;
 #[cfg(test)]
 mod gguf_tests;
@@ -13,16 +17,31 @@ pub(crate) mod gguf_writer;
 mod header_tests;
 #[cfg(test)]
 mod hostile_tests;
+mod joined;
+pub(crate) mod json;
 pub mod metadata;
+mod safetensors;
 mod source;
+mod table;
 mod values;
+mod weights;
 
 pub use check::{GgufHeader, TensorInfo};
+pub use folder::ModelFolder;
 pub use metadata::Metadata;
+pub use table::{Layout, TensorTable};
 
 /// Why a model could not be loaded. One variant per thing that an operator would do differently.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
+    /// A file of a model folder is not there, or not what it must be.
+    #[error("{file} of the model folder {why}")]
+    BadFile {
+        /// The file's name in the folder.
+        file: String,
+        /// What is wrong with it, as the rest of a sentence.
+        why: String,
+    },
     /// The operating system could not read the file.
     #[error("could not read the model file")]
     Io(#[source] std::io::Error),
@@ -130,6 +149,11 @@ impl LoadError {
     /// A [`LoadError::BadMetadata`] for `key`.
     pub(crate) fn bad_metadata(key: &str, why: impl Into<String>) -> Self {
         Self::BadMetadata { key: key.to_owned(), why: why.into() }
+    }
+
+    /// A [`LoadError::BadFile`].
+    pub(crate) fn bad_file(file: &str, why: impl Into<String>) -> Self {
+        Self::BadFile { file: file.to_owned(), why: why.into() }
     }
 
     /// A [`LoadError::Malformed`].

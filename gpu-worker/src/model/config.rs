@@ -1,33 +1,58 @@
 //! What a decoder of the Llama kin looks like: every size and switch that changes its answers, checked before use.
 //!
-//! A family (`qwen2`, `gemma3`) fills a [`ModelConfig`] from a file's metadata; nothing behind it knows the family.
+//! A family (`llama`, `qwen2`, …) fills a [`ModelConfig`] from a model's metadata; behind it only the names and the order of
+//! tensors depend on the family.
 
 use crate::engine::plan::BLOCK_TOKENS;
 
 /// The families this engine runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Architecture {
+    /// Llama 1 to 3 and Mistral.
+    Llama,
     /// Qwen2 and Qwen2.5.
     Qwen2,
+    /// Qwen3, dense.
+    Qwen3,
     /// Gemma 3, text only.
     Gemma3,
+    /// Phi-3 and Phi-3.5, dense.
+    Phi3,
 }
 
 impl Architecture {
     /// Every family, in the order in which messages name them.
-    pub const ALL: [Self; 2] = [Self::Qwen2, Self::Gemma3];
+    pub const ALL: [Self; 5] = [Self::Llama, Self::Qwen2, Self::Qwen3, Self::Gemma3, Self::Phi3];
 
-    /// The name as `general.architecture` has it, which is also the prefix of the family's metadata keys.
+    /// Every `model_type` of a Hugging Face `config.json` that is served, and its family.
+    pub const MODEL_TYPES: [(&str, Self); 6] = [
+        ("llama", Self::Llama),
+        ("mistral", Self::Llama),
+        ("qwen2", Self::Qwen2),
+        ("qwen3", Self::Qwen3),
+        ("gemma3_text", Self::Gemma3),
+        ("phi3", Self::Phi3),
+    ];
+
+    /// The name as GGUF's `general.architecture` has it, which is also the prefix of the family's metadata keys.
     pub fn name(self) -> &'static str {
         match self {
+            Self::Llama => "llama",
             Self::Qwen2 => "qwen2",
+            Self::Qwen3 => "qwen3",
             Self::Gemma3 => "gemma3",
+            Self::Phi3 => "phi3",
         }
     }
 
-    /// The family called `name`, if it is known.
+    /// The family called `name` in GGUF files, if it is known.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|architecture| architecture.name() == name)
+    }
+
+    /// The family of a `model_type`, if it is known.
+    pub fn from_model_type(model_type: &str) -> Option<Self> {
+        Self::MODEL_TYPES.into_iter().find(|(name, _)| *name == model_type).map(|(_, architecture)| architecture)
     }
 }
 
@@ -49,6 +74,18 @@ pub struct LayerConfig {
     pub rope_base: f32,
     /// Positions are divided by this before they turn (linear scaling); 1 where there is none.
     pub rope_scale: f32,
+}
+
+/// What the rotary frequency of each pair of a head is divided by, in every layer.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub enum RopeDivisors {
+    /// Nothing.
+    #[default]
+    None,
+    /// These numbers, `head_dim / 2` of them.
+    Values(Vec<f32>),
+    /// The numbers in the tensor of this name, `[head_dim / 2]`.
+    Tensor(&'static str),
 }
 
 /// One decoder. Sizes are numbers of float values or of tokens.
@@ -84,6 +121,12 @@ pub struct ModelConfig {
     pub qk_norm: bool,
     /// The outputs of attention and MLP are normed before they join the residual stream.
     pub post_norms: bool,
+    /// Whether the embedding is the head as well; `None`: where the files have no other head.
+    pub tied_head: Option<bool>,
+    /// Divisors of the rotary frequencies.
+    pub rope_divisors: RopeDivisors,
+    /// Multiplies queries and keys as they are turned; 1 in most models.
+    pub rope_magnitude: f32,
     /// One entry per layer.
     pub layers: Vec<LayerConfig>,
 }
@@ -198,6 +241,14 @@ impl ModelConfig {
         positive("norm_eps", self.norm_eps, 1.0)?;
         positive("attention_scale", self.attention_scale, 1e3)?;
         positive("embedding_scale", self.embedding_scale.unwrap_or(1.0), 1e4)?;
+        positive("rope_magnitude", self.rope_magnitude, 1e2)?;
+        if let RopeDivisors::Values(divisors) = &self.rope_divisors {
+            let (value, pairs) = (divisors.len(), self.head_dim / 2);
+            if value != pairs {
+                return Err(ConfigError::Range { field: "rope_divisors (their number)", value, min: pairs, max: pairs });
+            }
+            divisors.iter().try_for_each(|divisor| positive("rope_divisors", *divisor, 1e6))?;
+        }
         for layer in &self.layers {
             positive("rope_base", layer.rope_base, 1e12)?;
             positive("rope_scale", layer.rope_scale, 1e4)?;
@@ -266,6 +317,9 @@ mod tests {
             qkv_bias: true,
             qk_norm: false,
             post_norms: false,
+            tied_head: None,
+            rope_divisors: RopeDivisors::None,
+            rope_magnitude: 1.0,
             layers: vec![LayerConfig { window: None, rope_base: 1e6, rope_scale: 1.0 }; 24],
         }
     }
@@ -280,7 +334,7 @@ mod tests {
     #[test]
     fn hostile_sizes_are_refused_by_name() {
         type Break = fn(&mut ModelConfig);
-        let breaks: [(&str, Break); 14] = [
+        let breaks: [(&str, Break); 17] = [
             ("n_layers", |c| c.layers.clear()),
             ("hidden_size", |c| c.hidden_size = 0),
             ("hidden_size", |c| c.hidden_size = usize::MAX),
@@ -295,6 +349,9 @@ mod tests {
             ("norm_eps", |c| c.norm_eps = f32::NAN),
             ("rope_base", |c| c.layers[3].rope_base = f32::INFINITY),
             ("window", |c| c.layers[3].window = Some(0)),
+            ("rope_magnitude", |c| c.rope_magnitude = f32::INFINITY),
+            ("rope_divisors", |c| c.rope_divisors = RopeDivisors::Values(vec![1.0; 31])),
+            ("rope_divisors", |c| c.rope_divisors = RopeDivisors::Values(vec![0.0; 32])),
         ];
         for (name, break_it) in breaks {
             let mut config = good();

@@ -9,8 +9,12 @@ pub mod decoder;
 mod decoder_tests;
 pub mod family;
 mod gemma3;
+mod llama;
 pub mod perplexity;
+mod phi3;
 mod qwen2;
+mod qwen3;
+mod rope;
 pub mod tensors;
 #[cfg(test)]
 pub(crate) mod tiny;

@@ -1,41 +1,64 @@
-//! The tensors that a config calls for, by their GGUF names and shapes, checked before any of them is read.
+//! The tensors that a config calls for, by their names in each layout and their shapes, checked before any of them is read.
+
+use std::collections::HashSet;
+use std::ops::Range;
 
 use candle_core::quantized::GgmlDType;
 
-use super::config::ModelConfig;
-use crate::load::{GgufHeader, LoadError, TensorInfo};
+use super::config::{Architecture, ModelConfig, RopeDivisors};
+use super::rope::LONG_DIVISORS;
+use crate::load::{Layout, LoadError, TensorInfo, TensorTable};
 
 /// Checks that every tensor the model needs is there, in the right shape and in a format that can be computed with,
-/// and that none is there that would change the answers without being used. Other extra tensors are left alone.
+/// and that none is there that would change the answers without being used. Other extra tensors are left alone in a GGUF
+/// file, and refused in a folder, whose names are not as well known.
 ///
 /// # Errors
 /// [`LoadError::MissingTensor`], [`LoadError::TensorShape`], [`LoadError::UnsupportedTensorType`], or
 /// [`LoadError::Malformed`] for a tensor that must not be there.
-pub fn check(header: &GgufHeader, config: &ModelConfig) -> Result<(), LoadError> {
-    let names = Names::of(config);
-    matrix(header, names.embedding, config.vocab_size, config.hidden_size)?;
-    vector(header, names.output_norm, config.hidden_size)?;
-    if header.opt_tensor(names.head).is_some() {
-        matrix(header, names.head, config.vocab_size, config.hidden_size)?;
+pub fn check(table: &TensorTable, config: &ModelConfig, layout: Layout) -> Result<(), LoadError> {
+    let names = Names::of(config, layout);
+    let mut called_for = HashSet::new();
+    let mut matrix = |matrix: &Matrix| -> Result<(), LoadError> {
+        expect_shape(table.tensor(&matrix.name)?, &[matrix.n_rows as u64, matrix.k as u64])?;
+        called_for.insert(matrix.name.clone());
+        Ok(())
+    };
+    matrix(&names.embedding_matrix())?;
+    if names.has_own_head(table) {
+        matrix(&names.head_matrix())?;
     }
-    for layer_idx in 0..config.n_layers() {
-        let layer = names.layer(layer_idx);
-        for (name, n, k) in layer.matrices(config) {
-            matrix(header, name, n, k)?;
-        }
-        for (name, width) in layer.vectors(config) {
-            vector(header, name, width)?;
-        }
+    let layers: Vec<LayerNames> = (0..config.n_layers()).map(|layer_idx| names.layer(layer_idx)).collect();
+    layers.iter().flat_map(LayerNames::matrices).try_for_each(&mut matrix)?;
+    let mut vector = |name: &str, width: usize| -> Result<(), LoadError> {
+        vector(table, name, width)?;
+        called_for.insert(name.to_owned());
+        Ok(())
+    };
+    vector(names.output_norm, config.hidden_size)?;
+    if let RopeDivisors::Tensor(name) = config.rope_divisors {
+        vector(name, config.head_dim / 2)?;
     }
-    refuse_unused(header, config)
+    layers.iter().flat_map(|layer| layer.vectors(config)).try_for_each(|(name, width)| vector(name, width))?;
+    let foreign = table.iter().find(|info| {
+        !called_for.contains(&info.name)
+            && match layout {
+                Layout::Gguf => changes_gguf_answers(&info.name, config),
+                Layout::HuggingFace => !is_idle_in_folders(&info.name, &names),
+            }
+    });
+    match foreign {
+        None => Ok(()),
+        Some(info) => Err(LoadError::malformed(format!(
+            "tensor {:?} has no place in the architecture {}, and would change its answers",
+            info.name,
+            config.architecture.name()
+        ))),
+    }
 }
 
-fn matrix(header: &GgufHeader, name: &str, n: usize, k: usize) -> Result<(), LoadError> {
-    expect_shape(header.tensor(name)?, &[n as u64, k as u64])
-}
-
-fn vector(header: &GgufHeader, name: &str, width: usize) -> Result<(), LoadError> {
-    let info = header.tensor(name)?;
+fn vector(table: &TensorTable, name: &str, width: usize) -> Result<(), LoadError> {
+    let info = table.tensor(name)?;
     expect_shape(info, &[width as u64])?;
     match info.dtype {
         GgmlDType::F32 | GgmlDType::F16 | GgmlDType::BF16 => Ok(()),
@@ -52,115 +75,232 @@ fn expect_shape(info: &TensorInfo, expected: &[u64]) -> Result<(), LoadError> {
     Err(LoadError::TensorShape { name: info.name.clone(), expected: expected.to_vec(), found: info.dims.clone() })
 }
 
-/// Tensors under names that some converters use for things that this engine would have to compute with: long-context
-/// frequency factors, mixtures of experts, biases outside query, key and value.
-fn refuse_unused(header: &GgufHeader, config: &ModelConfig) -> Result<(), LoadError> {
-    let wanted = |name: &str| {
-        let ends = [".attn_q.bias", ".attn_k.bias", ".attn_v.bias"];
-        config.qkv_bias && ends.iter().any(|end| name.ends_with(end))
-    };
-    let changes_answers = |name: &str| {
-        name.starts_with("rope_f")
-            || name.contains("_exps.")
-            || name.contains(".rope_f")
-            || name.contains("attn_sinks")
-            || name.contains("_norm.bias")
-            || (name.starts_with("blk.") && name.ends_with(".bias") && !wanted(name))
-            || name == "output.bias"
-            || (!config.qk_norm && (name.ends_with(".attn_q_norm.weight") || name.ends_with(".attn_k_norm.weight")))
-            || (!config.post_norms
-                && (name.ends_with(".post_attention_norm.weight") || name.ends_with(".post_ffw_norm.weight")))
-    };
-    match header.tensors.iter().find(|info| changes_answers(&info.name)) {
-        None => Ok(()),
-        Some(info) => Err(LoadError::malformed(format!(
-            "tensor {:?} has no place in the architecture {}, and would change its answers",
-            info.name,
-            config.architecture.name()
-        ))),
+/// Names that some converters use for things that this engine would have to compute with: long-context frequency factors,
+/// mixtures of experts, biases outside query, key and value. Asked of tensors that are not called for.
+fn changes_gguf_answers(name: &str, config: &ModelConfig) -> bool {
+    // The set for longer contexts lies beside the one in use.
+    let is_other_divisors = name == LONG_DIVISORS && matches!(config.rope_divisors, RopeDivisors::Tensor(_));
+    (name.starts_with("rope_f") && !is_other_divisors)
+        || name.contains("_exps.")
+        || name.contains(".rope_f")
+        || name.contains("attn_sinks")
+        || name.contains("_norm.bias")
+        || (name.starts_with("blk.") && name.ends_with(".bias"))
+        || name == "output.bias"
+        || [".attn_q_norm.weight", ".attn_k_norm.weight"].iter().any(|end| name.ends_with(end))
+        || [".post_attention_norm.weight", ".post_ffw_norm.weight"].iter().any(|end| name.ends_with(end))
+}
+
+/// Tensors that old files carry and nobody reads: rotary frequencies, which follow from the config, and a copy of the
+/// embedding where that is the head.
+fn is_idle_in_folders(name: &str, names: &Names<'_>) -> bool {
+    name.ends_with(".rotary_emb.inv_freq") || (name == names.head && names.config.tied_head == Some(true))
+}
+
+/// The name of the embedding, whose rows tell the size of the vocabulary.
+pub(super) fn embedding_name(layout: Layout) -> &'static str {
+    match layout {
+        Layout::Gguf => "token_embd.weight",
+        Layout::HuggingFace => "model.embed_tokens.weight",
     }
 }
 
-/// GGUF's names of the tensors outside the layers.
-pub struct Names {
+/// A weight matrix: all of a tensor, or some of its rows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Matrix {
+    /// The tensor's name.
+    pub name: String,
+    /// The rows that are this matrix.
+    pub rows: Range<usize>,
+    /// Rows of the tensor.
+    pub n_rows: usize,
+    /// Values of a row.
+    pub k: usize,
+}
+
+impl Matrix {
+    fn whole(name: String, n: usize, k: usize) -> Self {
+        Self { name, rows: 0..n, n_rows: n, k }
+    }
+
+    /// A tensor that holds matrices of `heights` rows, one below the other.
+    fn stacked<const N: usize>(name: &str, heights: [usize; N], k: usize) -> [Self; N] {
+        let n_rows = heights.iter().sum();
+        let mut end = 0;
+        heights.map(|height| {
+            end += height;
+            Self { name: name.to_owned(), rows: end - height..end, n_rows, k }
+        })
+    }
+}
+
+/// The names of a model's tensors.
+pub struct Names<'a> {
     /// `[vocab_size, hidden_size]`.
     pub embedding: &'static str,
     /// `[hidden_size]`.
     pub output_norm: &'static str,
-    /// `[vocab_size, hidden_size]`; where a file has none, the embedding serves as the head.
+    /// `[vocab_size, hidden_size]`, where the embedding is not the head as well.
     pub head: &'static str,
-    qkv_bias: bool,
-    qk_norm: bool,
-    post_norms: bool,
+    config: &'a ModelConfig,
+    layout: Layout,
 }
 
-impl Names {
+impl<'a> Names<'a> {
     /// The names that `config` calls for.
-    pub fn of(config: &ModelConfig) -> Self {
-        Self {
-            embedding: "token_embd.weight",
-            output_norm: "output_norm.weight",
-            head: "output.weight",
-            qkv_bias: config.qkv_bias,
-            qk_norm: config.qk_norm,
-            post_norms: config.post_norms,
+    pub fn of(config: &'a ModelConfig, layout: Layout) -> Self {
+        let (output_norm, head) = match layout {
+            Layout::Gguf => ("output_norm.weight", "output.weight"),
+            Layout::HuggingFace => ("model.norm.weight", "lm_head.weight"),
+        };
+        Self { embedding: embedding_name(layout), output_norm, head, config, layout }
+    }
+
+    /// Whether the model has a head beside its embedding.
+    pub fn has_own_head(&self, table: &TensorTable) -> bool {
+        match self.config.tied_head {
+            Some(tied) => !tied,
+            None => table.opt_tensor(self.head).is_some(),
         }
+    }
+
+    fn embedding_matrix(&self) -> Matrix {
+        Matrix::whole(self.embedding.to_owned(), self.config.vocab_size, self.config.hidden_size)
+    }
+
+    /// The head beside the embedding.
+    pub fn head_matrix(&self) -> Matrix {
+        Matrix::whole(self.head.to_owned(), self.config.vocab_size, self.config.hidden_size)
     }
 
     /// The names of one layer.
     pub fn layer(&self, layer_idx: usize) -> LayerNames {
-        let name = |tensor: &str| format!("blk.{layer_idx}.{tensor}");
-        let three = |present: bool| present.then(|| ["attn_q.bias", "attn_k.bias", "attn_v.bias"].map(name));
+        let words = match self.layout {
+            Layout::Gguf => &GGUF,
+            Layout::HuggingFace if self.config.post_norms => &FOLDER_WITH_POST_NORMS,
+            Layout::HuggingFace => &FOLDER,
+        };
+        let name = |tensor: &str| format!("{}{layer_idx}.{tensor}", words.layer);
+        let config = self.config;
+        let (hidden, mlp) = (config.hidden_size, config.intermediate_size);
+        let heads = [config.q_width(), config.kv_width(), config.kv_width()];
+        let ([q, k, v], [gate, up]) = match config.architecture {
+            Architecture::Phi3 => (
+                Matrix::stacked(&name(words.qkv), heads, hidden),
+                Matrix::stacked(&name(words.gate_up), [mlp, mlp], hidden),
+            ),
+            _ => {
+                let [q, k, v] = words.attention;
+                let [q_width, k_width, v_width] = heads;
+                let product = |tensor, n| Matrix::whole(name(tensor), n, hidden);
+                (
+                    [product(q, q_width), product(k, k_width), product(v, v_width)],
+                    [product(words.gate, mlp), product(words.up, mlp)],
+                )
+            }
+        };
         LayerNames {
-            attn_norm: name("attn_norm.weight"),
-            q: name("attn_q.weight"),
-            k: name("attn_k.weight"),
-            v: name("attn_v.weight"),
-            qkv_bias: three(self.qkv_bias),
-            qk_norm: self.qk_norm.then(|| ["attn_q_norm.weight", "attn_k_norm.weight"].map(name)),
-            o: name("attn_output.weight"),
-            post_attn_norm: self.post_norms.then(|| name("post_attention_norm.weight")),
-            mlp_norm: name("ffn_norm.weight"),
-            gate: name("ffn_gate.weight"),
-            up: name("ffn_up.weight"),
-            down: name("ffn_down.weight"),
-            post_mlp_norm: self.post_norms.then(|| name("post_ffw_norm.weight")),
+            attn_norm: name(words.attn_norm),
+            q,
+            k,
+            v,
+            qkv_bias: config.qkv_bias.then(|| words.qkv_bias.map(name)),
+            qk_norm: config.qk_norm.then(|| words.qk_norm.map(name)),
+            o: Matrix::whole(name(words.o), hidden, config.q_width()),
+            post_attn_norm: config.post_norms.then(|| name(words.post_attn_norm)),
+            mlp_norm: name(words.mlp_norm),
+            gate,
+            up,
+            down: Matrix::whole(name(words.down), hidden, mlp),
+            post_mlp_norm: config.post_norms.then(|| name(words.post_mlp_norm)),
         }
     }
 }
 
-/// GGUF's names of one layer's tensors; the fields are those of [`super::decoder::Layer`].
+/// What a layout calls the tensors of a layer.
+struct Words {
+    /// Before the layer's number.
+    layer: &'static str,
+    attn_norm: &'static str,
+    attention: [&'static str; 3],
+    /// Query, key and value in one.
+    qkv: &'static str,
+    qkv_bias: [&'static str; 3],
+    qk_norm: [&'static str; 2],
+    o: &'static str,
+    post_attn_norm: &'static str,
+    mlp_norm: &'static str,
+    gate: &'static str,
+    up: &'static str,
+    /// Gate and up in one.
+    gate_up: &'static str,
+    down: &'static str,
+    post_mlp_norm: &'static str,
+}
+
+const GGUF: Words = Words {
+    layer: "blk.",
+    attn_norm: "attn_norm.weight",
+    attention: ["attn_q.weight", "attn_k.weight", "attn_v.weight"],
+    qkv: "attn_qkv.weight",
+    qkv_bias: ["attn_q.bias", "attn_k.bias", "attn_v.bias"],
+    qk_norm: ["attn_q_norm.weight", "attn_k_norm.weight"],
+    o: "attn_output.weight",
+    post_attn_norm: "post_attention_norm.weight",
+    mlp_norm: "ffn_norm.weight",
+    gate: "ffn_gate.weight",
+    up: "ffn_up.weight",
+    gate_up: "ffn_up.weight",
+    down: "ffn_down.weight",
+    post_mlp_norm: "post_ffw_norm.weight",
+};
+
+const FOLDER: Words = Words {
+    layer: "model.layers.",
+    attn_norm: "input_layernorm.weight",
+    attention: ["self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight"],
+    qkv: "self_attn.qkv_proj.weight",
+    qkv_bias: ["self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias"],
+    qk_norm: ["self_attn.q_norm.weight", "self_attn.k_norm.weight"],
+    o: "self_attn.o_proj.weight",
+    post_attn_norm: "",
+    mlp_norm: "post_attention_layernorm.weight",
+    gate: "mlp.gate_proj.weight",
+    up: "mlp.up_proj.weight",
+    gate_up: "mlp.gate_up_proj.weight",
+    down: "mlp.down_proj.weight",
+    post_mlp_norm: "",
+};
+
+/// Where attention is normed behind as well, the norm after it has the name that others use for the one before the MLP.
+const FOLDER_WITH_POST_NORMS: Words = Words {
+    post_attn_norm: "post_attention_layernorm.weight",
+    mlp_norm: "pre_feedforward_layernorm.weight",
+    post_mlp_norm: "post_feedforward_layernorm.weight",
+    ..FOLDER
+};
+
+/// The names of one layer's tensors; the fields are those of [`super::decoder::Layer`].
 #[expect(missing_docs, reason = "each field is the tensor it is named after")]
 pub struct LayerNames {
     pub attn_norm: String,
-    pub q: String,
-    pub k: String,
-    pub v: String,
+    pub q: Matrix,
+    pub k: Matrix,
+    pub v: Matrix,
     pub qkv_bias: Option<[String; 3]>,
     pub qk_norm: Option<[String; 2]>,
-    pub o: String,
+    pub o: Matrix,
     pub post_attn_norm: Option<String>,
     pub mlp_norm: String,
-    pub gate: String,
-    pub up: String,
-    pub down: String,
+    pub gate: Matrix,
+    pub up: Matrix,
+    pub down: Matrix,
     pub post_mlp_norm: Option<String>,
 }
 
 impl LayerNames {
-    /// Name, outputs and inputs of every matrix.
-    fn matrices(&self, config: &ModelConfig) -> [(&str, usize, usize); 7] {
-        let (hidden, mlp) = (config.hidden_size, config.intermediate_size);
-        let (q_width, kv_width) = (config.q_width(), config.kv_width());
-        [
-            (&self.q, q_width, hidden),
-            (&self.k, kv_width, hidden),
-            (&self.v, kv_width, hidden),
-            (&self.o, hidden, q_width),
-            (&self.gate, mlp, hidden),
-            (&self.up, mlp, hidden),
-            (&self.down, hidden, mlp),
-        ]
+    fn matrices(&self) -> [&Matrix; 7] {
+        [&self.q, &self.k, &self.v, &self.o, &self.gate, &self.up, &self.down]
     }
 
     /// Name and width of every vector.

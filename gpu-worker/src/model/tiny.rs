@@ -18,7 +18,7 @@ pub(crate) const WINDOW: usize = 5;
 pub(crate) const NORM_EPS: f32 = 1e-6;
 pub(crate) const ROPE_BASE: f32 = 1e6;
 
-/// Sizes in which the two families differ.
+/// Sizes in which the families differ.
 #[derive(Clone, Copy)]
 pub(crate) struct Sizes {
     pub(crate) n_layers: usize,
@@ -30,7 +30,8 @@ pub(crate) struct Sizes {
 impl Sizes {
     pub(crate) fn of(architecture: Architecture) -> Self {
         match architecture {
-            Architecture::Qwen2 => Self { n_layers: 3, n_heads: 4, n_kv_heads: 2, head_dim: 16 },
+            Architecture::Llama | Architecture::Qwen2 | Architecture::Phi3 => Self { n_layers: 3, n_heads: 4, n_kv_heads: 2, head_dim: 16 },
+            Architecture::Qwen3 => Self { n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 32 },
             // Seven layers: five with a window, one without, one with. Heads wider than the stream together.
             Architecture::Gemma3 => Self { n_layers: 7, n_heads: 4, n_kv_heads: 1, head_dim: 32 },
         }
@@ -60,11 +61,13 @@ impl Tiny {
             .u32(&key("attention.head_count_kv"), sizes.n_kv_heads as u32)
             .f32(&key("attention.layer_norm_rms_epsilon"), NORM_EPS)
             .f32(&key("rope.freq_base"), ROPE_BASE);
-        if architecture == Architecture::Gemma3 {
+        if matches!(architecture, Architecture::Gemma3 | Architecture::Qwen3) {
             file = file
                 .u32(&key("attention.key_length"), sizes.head_dim as u32)
-                .u32(&key("attention.value_length"), sizes.head_dim as u32)
-                .u32(&key("attention.sliding_window"), WINDOW as u32);
+                .u32(&key("attention.value_length"), sizes.head_dim as u32);
+        }
+        if architecture == Architecture::Gemma3 {
+            file = file.u32(&key("attention.sliding_window"), WINDOW as u32);
         }
         let mut tiny = Self { file, weights: HashMap::new(), random: 1 };
         tiny.tensors(architecture, sizes);
@@ -77,7 +80,7 @@ impl Tiny {
         self.vector("output_norm.weight", HIDDEN, 1.0);
         for layer in 0..sizes.n_layers {
             let name = |tensor: &str| format!("blk.{layer}.{tensor}");
-            for (tensor, n, k) in [
+            let apart = [
                 ("attn_q", q, HIDDEN),
                 ("attn_k", kv, HIDDEN),
                 ("attn_v", kv, HIDDEN),
@@ -85,7 +88,15 @@ impl Tiny {
                 ("ffn_gate", MLP, HIDDEN),
                 ("ffn_up", MLP, HIDDEN),
                 ("ffn_down", HIDDEN, MLP),
-            ] {
+            ];
+            let stacked = [
+                ("attn_qkv", q + 2 * kv, HIDDEN),
+                ("attn_output", HIDDEN, q),
+                ("ffn_up", 2 * MLP, HIDDEN),
+                ("ffn_down", HIDDEN, MLP),
+            ];
+            let matrices = if architecture == Architecture::Phi3 { &stacked[..] } else { &apart[..] };
+            for &(tensor, n, k) in matrices {
                 self.matrix(&name(&format!("{tensor}.weight")), n, k);
             }
             self.vector(&name("attn_norm.weight"), HIDDEN, 1.0);
@@ -95,6 +106,11 @@ impl Tiny {
                     self.vector(&name("attn_q.bias"), q, 0.0);
                     self.vector(&name("attn_k.bias"), kv, 0.0);
                     self.vector(&name("attn_v.bias"), kv, 0.0);
+                }
+                Architecture::Llama | Architecture::Phi3 => {}
+                Architecture::Qwen3 => {
+                    self.vector(&name("attn_q_norm.weight"), sizes.head_dim, 1.0);
+                    self.vector(&name("attn_k_norm.weight"), sizes.head_dim, 1.0);
                 }
                 Architecture::Gemma3 => {
                     self.vector(&name("attn_q_norm.weight"), sizes.head_dim, 1.0);

@@ -101,7 +101,7 @@ impl Prompts {
 
     fn append_plain(&self, marked: &str, mark: char, prompt: &mut Prompt) -> Result<(), TextError> {
         let plain = marked.replace(mark, "");
-        prompt.ids.extend(self.tokenizer.encode(&plain, false)?);
+        prompt.ids.extend(self.tokenizer.encode_part(&plain, false, prompt.text.is_empty())?);
         prompt.text.push_str(&plain);
         Ok(())
     }

@@ -1,14 +1,16 @@
 //! Everything between a request's text and token ids, and back.
 //!
 //! [`Prompts`] turns chat messages or a raw prompt into ids; [`TextStream`] turns one sequence's ids into text and
-//! finds its stop strings. Both stand on a [`TextTokenizer`], built from a model file's own metadata. Nothing here
+//! finds its stop strings. Both stand on a [`TextTokenizer`], built from a model's own files. Nothing here
 //! knows of tensors, jobs or HTTP.
 
 mod added;
 mod bytes;
 mod chat;
+mod folder;
 mod gguf_tokenizer;
 mod guard;
+mod json_tokenizer;
 mod python;
 mod stops;
 pub mod stream;

@@ -67,8 +67,7 @@ impl ChatTemplate {
         let key = "tokenizer.chat_template";
         let Some(source) = metadata.opt_string(key)? else { return Ok(None) };
         Self::from_source(source, bos, eos).map(Some).map_err(|err| {
-            let source = std::error::Error::source(&err).map(ToString::to_string).unwrap_or_default();
-            LoadError::bad_metadata(key, format!("is no template that can be rendered: {source}"))
+            LoadError::bad_metadata(key, format!("is no template that can be rendered: {}", cause(&err)))
         })
     }
 
@@ -101,6 +100,11 @@ impl ChatTemplate {
     pub fn source(&self) -> &str {
         &self.source
     }
+}
+
+/// What the template engine says of a template that does not parse.
+pub(super) fn cause(err: &TextError) -> String {
+    std::error::Error::source(err).map(ToString::to_string).unwrap_or_default()
 }
 
 /// The message of `raise_exception`.

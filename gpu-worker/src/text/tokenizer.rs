@@ -1,12 +1,14 @@
 //! Text to token ids and token ids to bytes, for one model.
 
+use std::collections::HashMap;
+
 use tokenizers::Tokenizer;
 
 use super::{
     TextError,
-    added::AddedTokens,
+    added::{AddedTokens, Strip},
     gguf_tokenizer::{self, Built},
-    vocab::{Family, TokenKind, Vocab},
+    vocab::{Family, SPACE_MARK, TokenKind, Vocab},
 };
 use crate::load::{LoadError, Metadata};
 
@@ -25,8 +27,7 @@ pub struct TextTokenizer {
     family: Family,
     plain: Tokenizer,
     composes: bool,
-    /// A space goes before text at the start and after a whole-string token (SentencePiece's dummy prefix).
-    space_prefix: bool,
+    space_prefix: SpacePrefix,
     user_defined: AddedTokens,
     control: AddedTokens,
     every: AddedTokens,
@@ -37,6 +38,32 @@ pub struct TextTokenizer {
     eos_ids: Vec<u32>,
 }
 
+/// Where a SentencePiece tokenizer puts a space before a text (its dummy prefix).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum SpacePrefix {
+    Never,
+    /// At the start and after every whole-string token.
+    Always,
+    /// There, unless there is a space already; or at the start alone.
+    WhereMissing {
+        only_at_start: bool,
+    },
+}
+
+/// What a tokenizer is made of, from whatever files.
+pub(super) struct Parts {
+    pub(super) built: Built,
+    pub(super) space_prefix: SpacePrefix,
+    /// What whole-string tokens take with them of the spaces around them, by id; the others take none.
+    pub(super) strips: Vec<(u32, Strip)>,
+    pub(super) bos: Option<u32>,
+    pub(super) eos: Option<u32>,
+    pub(super) eot: Option<u32>,
+    pub(super) adds_bos: bool,
+    /// Ids that end a generation by what the files say.
+    pub(super) ends: Vec<u32>,
+}
+
 impl TextTokenizer {
     /// Builds the tokenizer that a model file describes.
     ///
@@ -44,7 +71,8 @@ impl TextTokenizer {
     /// [`LoadError::UnsupportedTokenizer`] for a kind that would have to be guessed at; [`LoadError::MissingMetadata`]
     /// and [`LoadError::BadMetadata`] name the key that is missing or wrong.
     pub fn from_gguf(metadata: &Metadata) -> Result<Self, LoadError> {
-        let Built { vocab, family, plain, composes, adds_bos } = gguf_tokenizer::build(metadata)?;
+        let built = gguf_tokenizer::build(metadata)?;
+        let (vocab, family, adds_bos) = (&built.vocab, built.family, built.adds_bos);
         let id = |key: &str| -> Result<Option<u32>, LoadError> {
             let id = metadata.opt_u32(key)?;
             match id.filter(|id| *id as usize >= vocab.len()) {
@@ -60,20 +88,43 @@ impl TextTokenizer {
         if adds_bos && bos.is_none() {
             return Err(LoadError::bad_metadata(adds_bos_key, "is true in a file without a bos_token_id"));
         }
+        let ends = [eos, eot, id("tokenizer.ggml.eom_token_id")?].into_iter().flatten().collect();
+        let prefixes =
+            family == Family::SentencePiece && metadata.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let space_prefix = if prefixes { SpacePrefix::Always } else { SpacePrefix::Never };
+        // GGUF has no field for it; these are the tokens that take what follows them in the family's own files.
+        let takes_after = metadata.opt_string("general.architecture")? == Some("phi3") && family == Family::SentencePiece;
+        let strips = vocab
+            .iter()
+            .filter(|(_, text, kind)| {
+                takes_after && *kind == TokenKind::Control && !["<unk>", "<s>", "<|endoftext|>"].contains(text)
+            })
+            .map(|(id, _, _)| (id, Strip { before: false, after: true }))
+            .collect();
+        Self::assemble(Parts { built, space_prefix, strips, bos, eos, eot, adds_bos, ends })
+    }
+
+    /// A tokenizer of parts that were checked.
+    ///
+    /// # Errors
+    /// [`LoadError::BadMetadata`] where the whole-string tokens cannot be searched for.
+    pub(super) fn assemble(parts: Parts) -> Result<Self, LoadError> {
+        let Parts { built, space_prefix, strips, bos, eos, eot, adds_bos, ends } = parts;
+        let Built { vocab, family, plain, composes, .. } = built;
         let named = vocab
             .iter()
             .filter(|(_, text, kind)| *kind == TokenKind::Control && END_TOKENS.contains(text))
             .map(|(id, _, _)| id);
-        let listed = [eos, eot, id("tokenizer.ggml.eom_token_id")?].into_iter().flatten();
-        let mut eos_ids: Vec<u32> = named.chain(listed).collect();
+        let mut eos_ids: Vec<u32> = named.chain(ends).collect();
         eos_ids.sort_unstable();
         eos_ids.dedup();
-        let space_prefix =
-            family == Family::SentencePiece && metadata.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let strips: HashMap<u32, Strip> = strips.into_iter().collect();
         Ok(Self {
-            user_defined: AddedTokens::new(&vocab, |kind| kind == TokenKind::UserDefined)?,
-            control: AddedTokens::new(&vocab, |kind| kind == TokenKind::Control)?,
-            every: AddedTokens::new(&vocab, |kind| matches!(kind, TokenKind::UserDefined | TokenKind::Control))?,
+            user_defined: AddedTokens::new(&vocab, &strips, |kind| kind == TokenKind::UserDefined)?,
+            control: AddedTokens::new(&vocab, &strips, |kind| kind == TokenKind::Control)?,
+            every: AddedTokens::new(&vocab, &strips, |kind| {
+                matches!(kind, TokenKind::UserDefined | TokenKind::Control)
+            })?,
             vocab,
             family,
             plain,
@@ -99,15 +150,25 @@ impl TextTokenizer {
     /// # Errors
     /// [`TextError::Tokenize`] if the tokenizer gives up.
     pub fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>, TextError> {
+        self.encode_part(text, parse_special, true)
+    }
+
+    /// [`Self::encode`] for a part of a text; `is_start` where nothing goes before it.
+    pub(super) fn encode_part(
+        &self,
+        text: &str,
+        parse_special: bool,
+        is_start: bool,
+    ) -> Result<Vec<u32>, TextError> {
         let added = if parse_special { &self.every } else { &self.user_defined };
         let mut ids = Vec::with_capacity(text.len() / 4 + 8);
         let mut at = 0;
         for found in added.find(text) {
-            self.encode_plain(&text[at..found.start], &mut ids)?;
+            self.encode_plain(&text[at..found.start], is_start && at == 0, &mut ids)?;
             ids.push(found.id);
             at = found.end;
         }
-        self.encode_plain(&text[at..], &mut ids)?;
+        self.encode_plain(&text[at..], is_start && at == 0, &mut ids)?;
         Ok(ids)
     }
 
@@ -131,13 +192,20 @@ impl TextTokenizer {
     }
 
     /// Text without whole-string tokens in it.
-    fn encode_plain(&self, text: &str, ids: &mut Vec<u32>) -> Result<(), TextError> {
+    fn encode_plain(&self, text: &str, is_start: bool, ids: &mut Vec<u32>) -> Result<(), TextError> {
         if text.is_empty() {
             return Ok(());
         }
         let marked = (self.family == Family::SentencePiece).then(|| {
-            let prefix = if self.space_prefix { "\u{2581}" } else { "" };
-            format!("{prefix}{}", text.replace(' ', "\u{2581}"))
+            let marked = text.replace(' ', "\u{2581}");
+            let prefixes = match self.space_prefix {
+                SpacePrefix::Never => false,
+                SpacePrefix::Always => true,
+                SpacePrefix::WhereMissing { only_at_start } => {
+                    !marked.starts_with(SPACE_MARK) && (is_start || !only_at_start)
+                }
+            };
+            if prefixes { format!("{SPACE_MARK}{marked}") } else { marked }
         });
         for piece in runs(marked.as_deref().unwrap_or(text)) {
             let encoding = self.plain.encode_fast(piece, false).map_err(|err| TextError::Tokenize(err.to_string()))?;

@@ -58,17 +58,39 @@ impl Vocab {
             let why = format!("has {} entries for {} tokens", types.len(), tokens.len());
             return Err(LoadError::bad_metadata(TOKEN_TYPE, why));
         }
-        let mut vocab = Self {
-            texts: Strings::default(),
-            kinds: Vec::with_capacity(tokens.len()),
-            bytes: Vec::new(),
-            ends: Vec::with_capacity(tokens.len()),
-            longest_bytes: 1,
-        };
+        let mut vocab = Self::empty();
         for (id, (token, kind)) in tokens.iter().zip(types.iter()).enumerate() {
             vocab.push(id, token, *kind, family)?;
         }
         Ok(vocab)
+    }
+
+    /// The tokens that a `tokenizer.json` has, by id; gaps are unused tokens of no text. Byte tokens are `<0xHH>`.
+    pub(super) fn from_tokens<'a>(tokens: impl Iterator<Item = (&'a str, TokenKind)>, family: Family) -> Self {
+        let mut vocab = Self::empty();
+        for (text, kind) in tokens {
+            let spaced = || text.replace(SPACE_MARK, " ").into_bytes();
+            let bytes = match (kind, family) {
+                (TokenKind::Byte, _) => byte_token(text).into_iter().collect(),
+                (TokenKind::Normal, Family::ByteLevel) => byte_level(text).unwrap_or_else(|| text.as_bytes().to_vec()),
+                (TokenKind::Normal | TokenKind::UserDefined, Family::SentencePiece) => spaced(),
+                (TokenKind::Control | TokenKind::UserDefined | TokenKind::Unused, _) => text.as_bytes().to_vec(),
+            };
+            vocab.append(text, kind, bytes);
+        }
+        vocab
+    }
+
+    fn empty() -> Self {
+        Self { texts: Strings::default(), kinds: Vec::new(), bytes: Vec::new(), ends: Vec::new(), longest_bytes: 1 }
+    }
+
+    fn append(&mut self, text: &str, kind: TokenKind, bytes: Vec<u8>) {
+        self.texts.push(text);
+        self.kinds.push(kind);
+        self.longest_bytes = self.longest_bytes.max(bytes.len());
+        self.bytes.extend(bytes);
+        self.ends.push(u32::try_from(self.bytes.len()).expect("a header or a tokenizer.json is at most 64 MiB"));
     }
 
     fn push(&mut self, id: usize, token: &str, kind: i32, family: Family) -> Result<(), LoadError> {
@@ -98,11 +120,7 @@ impl Vocab {
                 (token.to_owned(), token.as_bytes().to_vec())
             }
         };
-        self.texts.push(&text);
-        self.kinds.push(kind);
-        self.longest_bytes = self.longest_bytes.max(bytes.len());
-        self.bytes.extend(bytes);
-        self.ends.push(u32::try_from(self.bytes.len()).expect("a header is at most 64 MiB"));
+        self.append(&text, kind, bytes);
         Ok(())
     }
 
