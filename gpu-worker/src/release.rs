@@ -97,7 +97,8 @@ pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, Rel
         let prompts = Arc::new(Prompts::from_folder(&folder).map_err(wrong)?);
         // A token without a row in the embedding could be given out by the tokenizer and refused by every step.
         if prompts.tokenizer().vocab_size() > config.vocab_size {
-            let why = format!("has {} tokens, the embedding {} rows", prompts.tokenizer().vocab_size(), config.vocab_size);
+            let why =
+                format!("has {} tokens, the embedding {} rows", prompts.tokenizer().vocab_size(), config.vocab_size);
             return Err(wrong(LoadError::bad_file(folder::TOKENIZER, why)));
         }
         let served = served(name, manifest(sha256, &folder.tensors), &config, &prompts);

@@ -132,7 +132,10 @@ pub fn unknown(name: &str) -> anyhow::Error {
     let near = suggest::nearest(name, ENTRIES.iter().map(|entry| entry.name));
     let near = near.map(|near| format!(" (did you mean {near}?)")).unwrap_or_default();
     let known: Vec<_> = ENTRIES.iter().map(|entry| entry.name).collect();
-    anyhow!("no model is called {name:?}{near}; known: {}; the path of a GGUF file or of a Hugging Face folder works too", known.join(", "))
+    anyhow!(
+        "no model is called {name:?}{near}; known: {}; the path of a GGUF file or of a Hugging Face folder works too",
+        known.join(", ")
+    )
 }
 
 #[cfg(test)]

@@ -68,7 +68,10 @@ impl ModelFolder {
                 tensors.push(info);
             }
             if tensors.len() as u64 > check::MAX_TENSORS {
-                return Err(LoadError::bad_file(shard, format!("is one too many: over {} tensors", check::MAX_TENSORS)));
+                return Err(LoadError::bad_file(
+                    shard,
+                    format!("is one too many: over {} tensors", check::MAX_TENSORS),
+                ));
             }
             start = start.checked_add(bytes).ok_or_else(|| LoadError::bad_file(shard, "ends past 2^64 bytes"))?;
         }
@@ -103,9 +106,17 @@ impl ModelFolder {
             end += bytes;
         }
         if self.tensors.iter().any(|info| info.offset + info.bytes > end) {
-            return Err(LoadError::bad_file(&self.shards[0], "or a file beside it was changed while it was being loaded"));
+            return Err(LoadError::bad_file(
+                &self.shards[0],
+                "or a file beside it was changed while it was being loaded",
+            ));
         }
-        weights::load(Weights { file, tensors: &self.tensors, layout: Layout::HuggingFace }, self.config()?, device, options)
+        weights::load(
+            Weights { file, tensors: &self.tensors, layout: Layout::HuggingFace },
+            self.config()?,
+            device,
+            options,
+        )
     }
 }
 
@@ -142,7 +153,8 @@ impl WeightFiles {
         }
         let malformed = |why: String| LoadError::bad_file(INDEX, why);
         let Some(fields) = json::opt_object(folder, INDEX, json::MAX_TOKENIZER_BYTES)? else {
-            let why = format!("is missing, and there is no {INDEX} either; weights are read from safetensors files only");
+            let why =
+                format!("is missing, and there is no {INDEX} either; weights are read from safetensors files only");
             return Err(LoadError::bad_file(WEIGHTS, why));
         };
         let Some(Json::Object(map)) = fields.get("weight_map") else {
@@ -156,7 +168,9 @@ impl WeightFiles {
                 !stem.is_empty() && stem.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
             });
             if !is_name {
-                return Err(malformed(format!("names {file:?} for tensor {tensor:?}, not a .safetensors file of the folder")));
+                return Err(malformed(format!(
+                    "names {file:?} for tensor {tensor:?}, not a .safetensors file of the folder"
+                )));
             }
             files.entry(file.to_owned()).or_default().insert(tensor.clone());
         }

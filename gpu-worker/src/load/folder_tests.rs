@@ -70,7 +70,8 @@ fn files_that_are_missing_are_named() {
 #[test]
 fn an_index_cannot_lead_out_of_the_folder_or_disagree_with_the_files() {
     let second = "\"model-00002-of-00002.safetensors\"";
-    for path in ["\"../secret.safetensors\"", "\"/etc/passwd\"", "\"a/b.safetensors\"", "\".safetensors\"", "\"\"", "7"] {
+    for path in ["\"../secret.safetensors\"", "\"/etc/passwd\"", "\"a/b.safetensors\"", "\".safetensors\"", "\"\"", "7"]
+    {
         let folder = copy("qwen2");
         replace(&folder.path().join("model.safetensors.index.json"), second, path);
         refused(&folder, &["model.safetensors.index.json", "not a .safetensors file of the folder"]);

@@ -24,11 +24,8 @@ const LENGTH_BYTES: u64 = 8;
 pub(super) fn read_table(file: &mut File, name: &str, file_bytes: u64) -> Result<Vec<TensorInfo>, LoadError> {
     let malformed = |why: String| LoadError::bad_file(name, why);
     let failed = |err: std::io::Error| LoadError::bad_file(name, format!("cannot be read: {err}"));
-    let truncated = |what: &str, needed_bytes| LoadError::Truncated {
-        what: format!("{what} of {name}"),
-        needed_bytes,
-        file_bytes,
-    };
+    let truncated =
+        |what: &str, needed_bytes| LoadError::Truncated { what: format!("{what} of {name}"), needed_bytes, file_bytes };
     if file_bytes < LENGTH_BYTES {
         return Err(truncated("the header's length", LENGTH_BYTES));
     }

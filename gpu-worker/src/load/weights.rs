@@ -53,7 +53,16 @@ pub(super) fn load(
     // halves, so they are put back; that is exact for every format, because no block of weights spans two rows.
     let halves_interleaved = layout == Layout::Gguf && config.architecture == Architecture::Llama;
     let reader = Reader {
-        file, tensors, layout, device, options, norm_offset, halves_interleaved, buffer: Vec::new(), done: 0, total
+        file,
+        tensors,
+        layout,
+        device,
+        options,
+        norm_offset,
+        halves_interleaved,
+        buffer: Vec::new(),
+        done: 0,
+        total,
     };
     reader.decoder(config)
 }

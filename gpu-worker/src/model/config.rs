@@ -245,7 +245,12 @@ impl ModelConfig {
         if let RopeDivisors::Values(divisors) = &self.rope_divisors {
             let (value, pairs) = (divisors.len(), self.head_dim / 2);
             if value != pairs {
-                return Err(ConfigError::Range { field: "rope_divisors (their number)", value, min: pairs, max: pairs });
+                return Err(ConfigError::Range {
+                    field: "rope_divisors (their number)",
+                    value,
+                    min: pairs,
+                    max: pairs,
+                });
             }
             divisors.iter().try_for_each(|divisor| positive("rope_divisors", *divisor, 1e6))?;
         }

@@ -51,7 +51,9 @@ impl Reference {
         heads
             .map(|head| match self.architecture {
                 Architecture::Llama | Architecture::Phi3 | Architecture::Qwen2 => head,
-                Architecture::Qwen3 | Architecture::Gemma3 => self.norm(&format!("blk.{layer}.attn_{which}_norm.weight"), &head),
+                Architecture::Qwen3 | Architecture::Gemma3 => {
+                    self.norm(&format!("blk.{layer}.attn_{which}_norm.weight"), &head)
+                }
             })
             .map(|head| {
                 let half = head.len() / 2;
@@ -88,7 +90,9 @@ impl Reference {
         let gate = self.product(&format!("blk.{layer}.ffn_gate.weight"), x);
         let up = self.product(&format!("blk.{layer}.ffn_up.weight"), x);
         let activation = |x: f64| match self.architecture {
-            Architecture::Llama | Architecture::Phi3 | Architecture::Qwen2 | Architecture::Qwen3 => x / (1.0 + (-x).exp()),
+            Architecture::Llama | Architecture::Phi3 | Architecture::Qwen2 | Architecture::Qwen3 => {
+                x / (1.0 + (-x).exp())
+            }
             Architecture::Gemma3 => {
                 0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x * x * x)).tanh())
             }

@@ -62,7 +62,9 @@ fn folder_architecture(metadata: &Metadata) -> Result<Architecture, LoadError> {
     let key = "config.json:architectures";
     let class = metadata.opt_strings(key)?.and_then(|classes| classes.get(0));
     match class.filter(|class| !class.ends_with("ForCausalLM")) {
-        Some(class) => Err(LoadError::bad_metadata(key, format!("is {class:?}; only causal language models are served"))),
+        Some(class) => {
+            Err(LoadError::bad_metadata(key, format!("is {class:?}; only causal language models are served")))
+        }
         None => Ok(architecture),
     }
 }
@@ -169,7 +171,8 @@ impl<'a> Keys<'a> {
         }
         let quantised = "quantization_config.quant_method";
         if let Some(method) = self.opt_text(quantised)? {
-            let why = format!("is {method:?}; quantised folders are not supported: use the float weights, or a GGUF file");
+            let why =
+                format!("is {method:?}; quantised folders are not supported: use the float weights, or a GGUF file");
             return Err(LoadError::bad_metadata(&self.key(quantised), why));
         }
         Ok(())

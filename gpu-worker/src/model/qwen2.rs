@@ -12,11 +12,7 @@ pub(super) fn config(keys: &Keys<'_>, sizes: Sizes) -> Result<ModelConfig, LoadE
 }
 
 /// The windows of the Qwen families: on the layers from `max_window_layers` on, in folders that switch them on.
-pub(super) fn with_windows(
-    keys: &Keys<'_>,
-    sizes: &Sizes,
-    mut config: ModelConfig,
-) -> Result<ModelConfig, LoadError> {
+pub(super) fn with_windows(keys: &Keys<'_>, sizes: &Sizes, mut config: ModelConfig) -> Result<ModelConfig, LoadError> {
     let Some(window) = sizes.narrower(keys.opt_size("attention.sliding_window")?) else { return Ok(config) };
     if !keys.of_folder() {
         // A window as wide as the context hides nothing; a narrower one is applied to some layers only, and which ones

@@ -30,7 +30,9 @@ pub(crate) struct Sizes {
 impl Sizes {
     pub(crate) fn of(architecture: Architecture) -> Self {
         match architecture {
-            Architecture::Llama | Architecture::Qwen2 | Architecture::Phi3 => Self { n_layers: 3, n_heads: 4, n_kv_heads: 2, head_dim: 16 },
+            Architecture::Llama | Architecture::Qwen2 | Architecture::Phi3 => {
+                Self { n_layers: 3, n_heads: 4, n_kv_heads: 2, head_dim: 16 }
+            }
             Architecture::Qwen3 => Self { n_layers: 2, n_heads: 4, n_kv_heads: 2, head_dim: 32 },
             // Seven layers: five with a window, one without, one with. Heads wider than the stream together.
             Architecture::Gemma3 => Self { n_layers: 7, n_heads: 4, n_kv_heads: 1, head_dim: 32 },

@@ -100,7 +100,8 @@ fn chat_template(
             Some(Json::String(source)) => (TOKENIZER_CONFIG, source.clone()),
             // Several, each with a name; what chats without tools or documents take is called so.
             Some(Json::Array(templates)) => {
-                let default = templates.iter().find(|template| template.get("name").is_some_and(|name| name == "default"));
+                let default =
+                    templates.iter().find(|template| template.get("name").is_some_and(|name| name == "default"));
                 let source = default.and_then(|template| template.get("template")).and_then(Json::as_str);
                 let source = source.ok_or_else(|| {
                     LoadError::bad_file(TOKENIZER_CONFIG, "has several chat templates, and none is called \"default\"")

@@ -236,8 +236,7 @@ fn byte_level(plain: &mut Tokenizer, normalizer: Option<&Json>, words: Option<&J
 /// How a SentencePiece tokenizer marks spaces. The marks themselves are made by [`super::TextTokenizer`].
 fn spaces(normalizer: Option<&Json>, pre_tokenizer: Option<&Json>) -> Result<SpacePrefix, LoadError> {
     let mark = SPACE_MARK.to_string();
-    let unknown =
-        |what: &str, part: &Json| wrong(format!("has the {what} {}, which is not supported", short(part)));
+    let unknown = |what: &str, part: &Json| wrong(format!("has the {what} {}, which is not supported", short(part)));
     let (mut replaces, mut prefix) = (false, SpacePrefix::Never);
     let parts = match normalizer {
         None => &[],
@@ -257,7 +256,9 @@ fn spaces(normalizer: Option<&Json>, pre_tokenizer: Option<&Json>) -> Result<Spa
     match pre_tokenizer {
         None if replaces => Ok(prefix),
         // Spaces are gone before it looks for them.
-        Some(part) if replaces && type_of(part) == "Split" && part.pointer("/pattern/String") == Some(&Json::from(" ")) => {
+        Some(part)
+            if replaces && type_of(part) == "Split" && part.pointer("/pattern/String") == Some(&Json::from(" ")) =>
+        {
             Ok(prefix)
         }
         Some(part) if normalizer.is_none() && type_of(part) == "Metaspace" => {

@@ -93,7 +93,8 @@ impl TextTokenizer {
             family == Family::SentencePiece && metadata.opt_bool("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         let space_prefix = if prefixes { SpacePrefix::Always } else { SpacePrefix::Never };
         // GGUF has no field for it; these are the tokens that take what follows them in the family's own files.
-        let takes_after = metadata.opt_string("general.architecture")? == Some("phi3") && family == Family::SentencePiece;
+        let takes_after =
+            metadata.opt_string("general.architecture")? == Some("phi3") && family == Family::SentencePiece;
         let strips = vocab
             .iter()
             .filter(|(_, text, kind)| {
@@ -154,12 +155,7 @@ impl TextTokenizer {
     }
 
     /// [`Self::encode`] for a part of a text; `is_start` where nothing goes before it.
-    pub(super) fn encode_part(
-        &self,
-        text: &str,
-        parse_special: bool,
-        is_start: bool,
-    ) -> Result<Vec<u32>, TextError> {
+    pub(super) fn encode_part(&self, text: &str, parse_special: bool, is_start: bool) -> Result<Vec<u32>, TextError> {
         let added = if parse_special { &self.every } else { &self.user_defined };
         let mut ids = Vec::with_capacity(text.len() / 4 + 8);
         let mut at = 0;
