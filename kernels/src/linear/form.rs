@@ -12,12 +12,13 @@ pub(crate) struct Block {
     pub(crate) codes: [[u8; 32]; LANES],
     /// `[half][output]`; both halves are equal where a block has one scale.
     pub(crate) scales: [[f32; LANES]; 2],
-    pub(crate) mins: [f32; LANES],
+    /// As the scales.
+    pub(crate) mins: [[f32; LANES]; 2],
 }
 
 impl Block {
     /// Weights that multiply to zero.
-    pub(crate) const ZERO: Self = Self { codes: [[0; 32]; LANES], scales: [[0.0; LANES]; 2], mins: [0.0; LANES] };
+    pub(crate) const ZERO: Self = Self { codes: [[0; 32]; LANES], scales: [[0.0; LANES]; 2], mins: [[0.0; LANES]; 2] };
 
     /// The sixty-four codes of a group.
     fn group(&self, group: usize) -> [u8; 64] {
@@ -50,7 +51,7 @@ impl Codes for Bytes {
     }
 }
 
-/// Four bits for each code: groups 0..4 are the low nibbles of four lines, groups 4..8 the high ones.
+/// Four bits for each code, for formats of no more: groups 0..4 are the low nibbles of four lines, groups 4..8 the high ones.
 pub(crate) struct Nibbles;
 
 impl Codes for Nibbles {
@@ -98,8 +99,8 @@ pub(crate) trait Scaling: 'static {
     fn pack(block: &Block) -> Self::Packed;
     /// The scales of part `part`, 0..`PARTS`.
     fn scales<L: Lanes>(packed: &Self::Packed, part: usize) -> L;
-    /// What is added to every weight; zeros without minima.
-    fn mins<L: Lanes>(packed: &Self::Packed) -> L;
+    /// What is added to every weight of part `part`; zeros without minima.
+    fn mins<L: Lanes>(packed: &Self::Packed, part: usize) -> L;
 }
 
 /// One f16 scale: `Q4_0`, `Q5_0`, `Q8_0`.
@@ -119,12 +120,12 @@ impl Scaling for HalfScale {
         L::load_f16(packed)
     }
     #[inline(always)]
-    fn mins<L: Lanes>(_packed: &[u16; LANES]) -> L {
+    fn mins<L: Lanes>(_packed: &[u16; LANES], _part: usize) -> L {
         L::splat(0.0)
     }
 }
 
-/// An f32 scale for each half block: `Q6_K`.
+/// An f32 scale for each half block: `Q3_K`, `Q6_K`.
 pub(crate) struct ScalePerHalf;
 
 impl Scaling for ScalePerHalf {
@@ -140,7 +141,7 @@ impl Scaling for ScalePerHalf {
         L::load(&packed[part])
     }
     #[inline(always)]
-    fn mins<L: Lanes>(_packed: &[[f32; LANES]; 2]) -> L {
+    fn mins<L: Lanes>(_packed: &[[f32; LANES]; 2], _part: usize) -> L {
         L::splat(0.0)
     }
 }
@@ -154,14 +155,35 @@ impl Scaling for ScaleAndMin {
     const HAS_MINS: bool = true;
 
     fn pack(block: &Block) -> [[f32; LANES]; 2] {
-        [block.scales[0], block.mins]
+        [block.scales[0], block.mins[0]]
     }
     #[inline(always)]
     fn scales<L: Lanes>(packed: &[[f32; LANES]; 2], _part: usize) -> L {
         L::load(&packed[0])
     }
     #[inline(always)]
-    fn mins<L: Lanes>(packed: &[[f32; LANES]; 2]) -> L {
+    fn mins<L: Lanes>(packed: &[[f32; LANES]; 2], _part: usize) -> L {
         L::load(&packed[1])
+    }
+}
+
+/// An f32 scale and minimum for each half block: `Q2_K`.
+pub(crate) struct ScaleAndMinPerHalf;
+
+impl Scaling for ScaleAndMinPerHalf {
+    type Packed = [[[f32; LANES]; 2]; 2];
+    const PARTS: usize = 2;
+    const HAS_MINS: bool = true;
+
+    fn pack(block: &Block) -> [[[f32; LANES]; 2]; 2] {
+        [block.scales, block.mins]
+    }
+    #[inline(always)]
+    fn scales<L: Lanes>(packed: &[[[f32; LANES]; 2]; 2], part: usize) -> L {
+        L::load(&packed[0][part])
+    }
+    #[inline(always)]
+    fn mins<L: Lanes>(packed: &[[[f32; LANES]; 2]; 2], part: usize) -> L {
+        L::load(&packed[1][part])
     }
 }

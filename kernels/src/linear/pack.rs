@@ -5,7 +5,9 @@ use candle_core::quantized::GgmlDType;
 use crate::error::{KernelError, Result};
 use crate::lanes::LANES;
 use crate::linear::float::{Brain, FloatTiles, Half};
-use crate::linear::form::{Block, Bytes, Codes, FiveBits, HalfScale, Nibbles, ScaleAndMin, ScalePerHalf, Scaling};
+use crate::linear::form::{
+    Block, Bytes, Codes, FiveBits, HalfScale, Nibbles, ScaleAndMin, ScaleAndMinPerHalf, ScalePerHalf, Scaling,
+};
 use crate::linear::product::Tiles;
 use crate::linear::quantise::BLOCK;
 use crate::linear::{Inputs, ggml};
@@ -19,6 +21,8 @@ pub(crate) enum Weights {
     Q8_0(Tiles<Bytes, HalfScale>),
     Q4Min(Tiles<Nibbles, ScaleAndMin>),
     Q5Min(Tiles<FiveBits, ScaleAndMin>),
+    Q2K(Tiles<Nibbles, ScaleAndMinPerHalf>),
+    Q3K(Tiles<Nibbles, ScalePerHalf>),
     Q6K(Tiles<Bytes, ScalePerHalf>),
     F32(FloatTiles<f32>),
     F16(FloatTiles<Half>),
@@ -34,6 +38,8 @@ macro_rules! each_kind {
             Weights::Q8_0($tiles) => $quantised,
             Weights::Q4Min($tiles) => $quantised,
             Weights::Q5Min($tiles) => $quantised,
+            Weights::Q2K($tiles) => $quantised,
+            Weights::Q3K($tiles) => $quantised,
             Weights::Q6K($tiles) => $quantised,
             Weights::F32($floats) => $float,
             Weights::F16($floats) => $float,
@@ -54,11 +60,13 @@ impl Weights {
             GgmlDType::Q8_0 => Self::Q8_0(tiles(dtype, blocks, n, k)),
             GgmlDType::Q4_1 | GgmlDType::Q4K => Self::Q4Min(tiles(dtype, blocks, n, k)),
             GgmlDType::Q5_1 | GgmlDType::Q5K => Self::Q5Min(tiles(dtype, blocks, n, k)),
+            GgmlDType::Q2K => Self::Q2K(tiles(dtype, blocks, n, k)),
+            GgmlDType::Q3K => Self::Q3K(tiles(dtype, blocks, n, k)),
             GgmlDType::Q6K => Self::Q6K(tiles(dtype, blocks, n, k)),
             other => {
                 return Err(KernelError::Format {
                     dtype: format!("{other:?}"),
-                    what: "use Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K, F16, BF16 or F32".into(),
+                    what: "use Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K, Q3_K, Q4_K, Q5_K, Q6_K, F16, BF16 or F32".into(),
                 });
             }
         })
@@ -71,6 +79,8 @@ impl Weights {
             Self::Q8_0(_) => "8-bit codes, f16 scale per 32",
             Self::Q4Min(_) => "4-bit codes, f32 scale and minimum per 32",
             Self::Q5Min(_) => "5-bit codes, f32 scale and minimum per 32",
+            Self::Q2K(_) => "4-bit codes, f32 scale and minimum per 16",
+            Self::Q3K(_) => "4-bit codes, f32 scale per 16",
             Self::Q6K(_) => "8-bit codes, f32 scale per 16",
             Self::F32(_) => "f32",
             Self::F16(_) => "f16",
@@ -127,7 +137,8 @@ fn tiles<C: Codes, S: Scaling>(dtype: GgmlDType, blocks: &[u8], n: usize, k: usi
                 block.codes[lane] = part.codes;
                 block.scales[0][lane] = part.scales[0];
                 block.scales[1][lane] = part.scales[1];
-                block.mins[lane] = part.min;
+                block.mins[0][lane] = part.mins[0];
+                block.mins[1][lane] = part.mins[1];
             }
             (*codes, *scales) = (C::pack(&block), S::pack(&block));
         }

@@ -33,10 +33,15 @@ impl<C: Codes, S: Scaling> Tiles<C, S> {
         } else {
             rows.sums.iter().map(|[a, b]| [-self.offset * a, -self.offset * b]).collect()
         };
-        let mins: Vec<f32> = if S::HAS_MINS {
-            rows.scales.iter().zip(&rows.sums).map(|(scale, [a, b])| scale * (a + b) as f32).collect()
-        } else {
-            Vec::new()
+        let mins: Vec<[f32; 2]> = match (S::HAS_MINS, S::PARTS) {
+            (false, _) => Vec::new(),
+            (true, 1) => {
+                rows.scales.iter().zip(&rows.sums).map(|(scale, [a, b])| [scale * (a + b) as f32, 0.0]).collect()
+            }
+            (true, _) => {
+                let halves = |(scale, sums): (&f32, &[i32; 2])| sums.map(|sum| scale * sum as f32);
+                rows.scales.iter().zip(&rows.sums).map(halves).collect()
+            }
         };
         let out = Shared::new(out);
         let cost = rows.n_blocks * rows.n_rows * 16;
@@ -51,7 +56,7 @@ struct Multiply<'a, C: Codes, S: Scaling> {
     weights: &'a Tiles<C, S>,
     rows: &'a Rounded,
     starts: &'a [[i32; 2]],
-    mins: &'a [f32],
+    mins: &'a [[f32; 2]],
     tiles: Range<usize>,
     n: usize,
     out: &'a Shared<'a, f32>,
@@ -118,10 +123,12 @@ impl<C: Codes, S: Scaling> Multiply<'_, C, S> {
                 }
             }
             if S::HAS_MINS {
-                let mins: L = S::mins(scales);
                 let row_mins: &[_; R] = rows_of(self.mins, at);
-                for (sum, row_min) in sums.iter_mut().zip(row_mins) {
-                    *sum = mins.fma(L::splat(*row_min), *sum);
+                for part in 0..S::PARTS {
+                    let mins: L = S::mins(scales, part);
+                    for (sum, row_min) in sums.iter_mut().zip(row_mins) {
+                        *sum = mins.fma(L::splat(row_min[part]), *sum);
+                    }
                 }
             }
             at += R;

@@ -8,7 +8,7 @@ use crate::linear::form::{Codes, Scaling};
 use crate::linear::product::Tiles;
 use crate::reference;
 
-const QUANTISED: [G; 8] = [G::Q4_0, G::Q4_1, G::Q5_0, G::Q5_1, G::Q8_0, G::Q4K, G::Q5K, G::Q6K];
+const QUANTISED: [G; 10] = [G::Q4_0, G::Q4_1, G::Q5_0, G::Q5_1, G::Q8_0, G::Q2K, G::Q3K, G::Q4K, G::Q5K, G::Q6K];
 const FLOATS: [G; 3] = [G::F32, G::F16, G::BF16];
 
 /// Random numbers that need no crate: splitmix64.
@@ -39,6 +39,8 @@ fn random_blocks(dtype: G, n: usize, k: usize, random: &mut Random) -> Vec<u8> {
     let halves: &[usize] = match dtype {
         G::Q4_0 | G::Q5_0 | G::Q8_0 | G::F16 => &[0],
         G::Q4_1 | G::Q5_1 | G::Q4K | G::Q5K => &[0, 2],
+        G::Q2K => &[80, 82],
+        G::Q3K => &[108],
         G::Q6K => &[208],
         _ => &[],
     };
@@ -76,7 +78,7 @@ pub(super) fn unpacked<C: Codes, S: Scaling>(tiles: &Tiles<C, S>, n: usize, k: u
             let (lane, at) = (row % LANES, row / LANES * (k / 32) + i / 32);
             let code = C::group::<Wide>(&tiles.codes[at], i % 32 / 4)[4 * lane + i % 4];
             let scale = S::scales::<Wide>(&tiles.scales[at], i % 32 / 16 * (S::PARTS - 1)).to_array()[lane];
-            let min = S::mins::<Wide>(&tiles.scales[at]).to_array()[lane];
+            let min = S::mins::<Wide>(&tiles.scales[at], i % 32 / 16 * (S::PARTS - 1)).to_array()[lane];
             weights.push(scale * (i32::from(code) - tiles.offset) as f32 + min);
         }
     }
@@ -218,7 +220,7 @@ fn what_does_not_fit_is_refused_by_name() {
     refused(G::Q4K, 144, 1, 128, "blocks of 256");
     refused(G::Q8_0, 33, 1, 32, "34");
     refused(G::Q8_0, 0, usize::MAX, 64, "needs None bytes");
-    refused(G::Q2K, 84, 1, 256, "Q2K");
+    refused(G::Q8K, 292, 1, 256, "Q8K");
     refused(G::F32, 0, 0, 4, "empty");
     let layer = PackedLinear::from_ggml(G::Q8_0, &[0; 34], 1, 32).unwrap();
     let wrong = Tensor::zeros((2, 64), candle_core::DType::F32, &Device::Cpu).unwrap();
@@ -232,7 +234,7 @@ proptest! {
 
     #[test]
     fn random_shapes_give_the_same_bits_on_every_path(
-        format in 0usize..11, m in 1usize..20, n in 1usize..70, blocks in 1usize..6, seed: u64,
+        format in 0usize..13, m in 1usize..20, n in 1usize..70, blocks in 1usize..6, seed: u64,
     ) {
         let dtype = [&QUANTISED[..], &FLOATS[..]].concat()[format];
         let k = blocks * dtype.block_size().max(32);
