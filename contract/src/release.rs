@@ -8,7 +8,8 @@ use crate::ids::Fingerprint;
 /// What a release is made of. Its canonical JSON is hashed into the fingerprint; a later part widens it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Manifest {
-    /// SHA-256 (hexadecimal) of the model file, which holds weights, tokenizer and chat template.
+    /// SHA-256 (hexadecimal) of the model file, which holds weights, tokenizer and chat template. Of a model folder: the
+    /// SHA-256 of what `sha256sum` prints of the files that decide its answers, one line for each, sorted by name.
     pub model_sha256: String,
     /// Engine name and version.
     pub engine: String,

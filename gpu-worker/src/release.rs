@@ -114,11 +114,7 @@ pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, Rel
 
 /// What a release of these tensors is made of.
 fn manifest(sha256: &str, tensors: &TensorTable) -> Manifest {
-    Manifest {
-        model_sha256: sha256.to_owned(),
-        engine: engine_build(),
-        numerics: numerics(tensors),
-    }
+    Manifest { model_sha256: sha256.to_owned(), engine: engine_build(), numerics: numerics(tensors) }
 }
 
 /// What the API is told of a release.

@@ -11,7 +11,7 @@ use serde_json::Value as Json;
 use super::joined::Joined;
 use super::json::{self, MAX_SETTINGS_BYTES};
 use super::weights::{self, LoadOptions, Weights};
-use super::{Layout, LoadError, Metadata, TensorInfo, TensorTable, check, safetensors};
+use super::{Layout, LoadError, Metadata, TensorInfo, TensorTable, check, inside, safetensors};
 use crate::model::config::ModelConfig;
 use crate::model::decoder::Decoder;
 use crate::model::family;
@@ -124,14 +124,17 @@ impl ModelFolder {
 /// not there are left out.
 ///
 /// # Errors
-/// [`LoadError::BadFile`] for a folder without `config.json`, or without weights.
+/// [`LoadError::BadFile`] for a folder without `config.json` or without weights, and for a file that lies outside it.
 pub fn deciding_files(path: &Path) -> Result<Vec<String>, LoadError> {
     json::object(path, CONFIG, MAX_SETTINGS_BYTES)?;
     let weight_files = WeightFiles::find(path)?;
     let settings = [CONFIG, GENERATION_CONFIG, TOKENIZER, TOKENIZER_CONFIG, CHAT_TEMPLATE, INDEX];
-    let mut files: Vec<String> =
-        settings.into_iter().filter(|name| path.join(name).is_file()).map(str::to_owned).collect();
-    files.extend(weight_files.names().map(str::to_owned));
+    let mut files: Vec<String> = Vec::new();
+    for name in settings.into_iter().chain(weight_files.names()) {
+        if inside::find(path, name)?.is_some() {
+            files.push(name.to_owned());
+        }
+    }
     files.sort();
     files.dedup();
     Ok(files)
@@ -148,7 +151,7 @@ enum WeightFiles {
 impl WeightFiles {
     fn find(folder: &Path) -> Result<Self, LoadError> {
         // As transformers has it: one file goes before an index.
-        if folder.join(WEIGHTS).is_file() {
+        if inside::find(folder, WEIGHTS)?.is_some() {
             return Ok(Self::One);
         }
         let malformed = |why: String| LoadError::bad_file(INDEX, why);
@@ -211,12 +214,5 @@ impl WeightFiles {
 
 /// A file of the folder and its length.
 fn open_file(folder: &Path, name: &str) -> Result<(File, u64), LoadError> {
-    let opened = File::open(folder.join(name)).and_then(|file| {
-        let about = file.metadata()?;
-        if about.is_file() { Ok((file, about.len())) } else { Err(std::io::Error::other("it is no file")) }
-    });
-    opened.map_err(|err| match err.kind() {
-        std::io::ErrorKind::NotFound => LoadError::bad_file(name, "is missing; fetch the model again"),
-        _ => LoadError::bad_file(name, format!("cannot be read: {err}")),
-    })
+    inside::open(folder, name)?.ok_or_else(|| LoadError::bad_file(name, "is missing; fetch the model again"))
 }

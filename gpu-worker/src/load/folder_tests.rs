@@ -88,6 +88,34 @@ fn an_index_cannot_lead_out_of_the_folder_or_disagree_with_the_files() {
 }
 
 #[test]
+#[cfg(unix)]
+fn no_file_of_a_folder_may_be_a_link_out_of_it() {
+    for (family, file) in [
+        ("llama", "config.json"),
+        ("llama", "generation_config.json"),
+        ("llama", "model.safetensors"),
+        ("llama", "tokenizer.json"),
+        ("llama", "tokenizer_config.json"),
+        ("qwen2", "chat_template.jinja"),
+        ("qwen2", "model.safetensors.index.json"),
+        ("qwen2", "model-00002-of-00002.safetensors"),
+    ] {
+        let (folder, outside) = (copy(family), copy(family));
+        let path = folder.path().join(file);
+        std::fs::remove_file(&path).unwrap();
+        std::os::unix::fs::symlink(outside.path().join(file), &path).unwrap();
+        refused(&folder, &[file, "leads out of the folder"]);
+        let err = folder::deciding_files(folder.path()).unwrap_err().to_string();
+        assert!(err.contains("leads out of the folder"), "{file} is not hashed either: {err}");
+        // The same file under another name of the folder is what is meant to be linked.
+        std::fs::remove_file(&path).unwrap();
+        std::fs::copy(outside.path().join(file), folder.path().join("other")).unwrap();
+        std::os::unix::fs::symlink("other", &path).unwrap();
+        load(folder.path()).unwrap();
+    }
+}
+
+#[test]
 fn weights_cut_anywhere_give_an_error() {
     let folder = copy("mistral");
     let path = folder.path().join("model.safetensors");
@@ -189,11 +217,30 @@ fn tokenizers_that_would_give_other_ids_are_refused_by_the_part_that_would() {
         ("chat_template.jinja", "{% for %}", "chat_template.jinja"),
         ("generation_config.json", r#"{"eos_token_id": [1, 4000]}"#, "generation_config.json:eos_token_id"),
         ("generation_config.json", r#"{"eos_token_id": "a"}"#, "generation_config.json:eos_token_id"),
+        ("generation_config.json", r#"{"eos_token_id": [1, -1]}"#, "generation_config.json:eos_token_id"),
+        ("generation_config.json", r#"{"eos_token_id": [1.5]}"#, "generation_config.json:eos_token_id"),
     ] {
         let folder = copy("llama");
         std::fs::write(folder.path().join(file), text).unwrap();
         refused(&folder, &[file, word]);
     }
+}
+
+#[test]
+fn normalizers_that_are_written_as_a_sequence_are_the_same_ones() {
+    let text = "e\u{301} naïve";
+    let ids = |path: &Path| {
+        Prompts::from_folder(&ModelFolder::open(path).unwrap()).unwrap().tokenizer().encode(text, false).unwrap()
+    };
+    for (family, from, to) in [
+        ("llama", r#""normalizer": null"#, r#""normalizer": {"type": "Sequence", "normalizers": []}"#),
+        ("qwen2", r#""type": "NFC""#, r#""type": "Sequence", "normalizers": [{"type": "NFC"}]"#),
+    ] {
+        let folder = copy(family);
+        replace(&folder.path().join("tokenizer.json"), from, to);
+        assert_eq!(ids(folder.path()), ids(&fixture(family)), "{family}");
+    }
+    assert_ne!(ids(&fixture("llama")), ids(&fixture("qwen2")), "only one of them composes");
 }
 
 #[test]

@@ -1,13 +1,12 @@
 //! The JSON files of a model folder: read within bounds, and settings as metadata that name their file.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value as Json;
 
-use super::LoadError;
 use super::metadata::{Array, Metadata, Strings, Value};
+use super::{LoadError, inside};
 
 /// Longest file of settings.
 pub(crate) const MAX_SETTINGS_BYTES: u64 = 4 << 20;
@@ -17,16 +16,12 @@ pub(crate) const MAX_TOKENIZER_BYTES: u64 = 64 << 20;
 /// The file `name` of `folder`, `None` where there is none.
 ///
 /// # Errors
-/// [`LoadError::BadFile`] for a file that cannot be read or has more than `max_bytes`.
+/// [`LoadError::BadFile`] for a file that cannot be read, lies outside the folder, or has more than `max_bytes`.
 pub(crate) fn opt_bytes(folder: &Path, name: &str, max_bytes: u64) -> Result<Option<Vec<u8>>, LoadError> {
-    let failed = |err: std::io::Error| LoadError::bad_file(name, format!("cannot be read: {err}"));
-    let file = match File::open(folder.join(name)) {
-        Ok(file) => file,
-        Err(err) if err.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        Err(err) => return Err(failed(err)),
-    };
+    let Some((file, _)) = inside::open(folder, name)? else { return Ok(None) };
     let mut bytes = Vec::new();
-    file.take(max_bytes + 1).read_to_end(&mut bytes).map_err(failed)?;
+    let read = file.take(max_bytes + 1).read_to_end(&mut bytes);
+    read.map_err(|err| LoadError::bad_file(name, format!("cannot be read: {err}")))?;
     if bytes.len() as u64 > max_bytes {
         return Err(LoadError::bad_file(name, format!("has more than {max_bytes} bytes")));
     }
@@ -58,8 +53,13 @@ pub(crate) fn object(folder: &Path, name: &str, max_bytes: u64) -> Result<serde_
     opt_object(folder, name, max_bytes)?.ok_or_else(|| LoadError::bad_file(name, "is missing; fetch it again"))
 }
 
+/// Longest key of a setting, with what it lies in. No setting that is read has a longer one; without the bound a long name
+/// around many short ones would be copied for each of them.
+const MAX_KEY_BYTES: usize = 512;
+
 /// Settings as metadata. The value at `a.b` of `config.json` has the key `config.json:a.b`, so that an error about it
-/// says where to look. A null is no value; arrays that are not of one simple type are left out.
+/// says where to look. A null is no value; arrays that are not of one simple type are left out, and so are keys that are
+/// too long for any setting.
 pub(super) fn metadata(file: &str, fields: &serde_json::Map<String, Json>) -> Metadata {
     let mut metadata = Metadata::default();
     add(&mut metadata, &format!("{file}:"), fields);
@@ -68,6 +68,9 @@ pub(super) fn metadata(file: &str, fields: &serde_json::Map<String, Json>) -> Me
 
 fn add(metadata: &mut Metadata, prefix: &str, fields: &serde_json::Map<String, Json>) {
     for (name, value) in fields {
+        if prefix.len() + name.len() > MAX_KEY_BYTES {
+            continue;
+        }
         let key = format!("{prefix}{name}");
         let value = match value {
             Json::Null => None,
@@ -114,6 +117,15 @@ mod tests {
         assert!(metadata.get("config.json:none").is_none() && metadata.get("config.json:mixed").is_none());
         let message = metadata.u32("config.json:below").unwrap_err().to_string();
         assert!(message.contains("\"config.json:below\" must be"), "{message}");
+    }
+
+    #[test]
+    fn a_long_name_around_many_short_ones_is_not_copied_for_each() {
+        // Every key with its whole path would be 100 GB.
+        let inner: serde_json::Map<String, Json> = (0..100_000).map(|nth| (nth.to_string(), Json::from(1))).collect();
+        let fields = serde_json::json!({"a".repeat(1 << 20): inner, "hidden_size": 64});
+        let metadata = metadata("config.json", fields.as_object().unwrap());
+        assert_eq!(metadata.u32("config.json:hidden_size").unwrap(), 64);
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub(crate) mod gguf_writer;
 mod header_tests;
 #[cfg(test)]
 mod hostile_tests;
+mod inside;
 mod joined;
 pub(crate) mod json;
 pub mod metadata;
@@ -148,18 +149,31 @@ pub enum LoadError {
 impl LoadError {
     /// A [`LoadError::BadMetadata`] for `key`.
     pub(crate) fn bad_metadata(key: &str, why: impl Into<String>) -> Self {
-        Self::BadMetadata { key: key.to_owned(), why: why.into() }
+        Self::BadMetadata { key: key.to_owned(), why: clipped(why) }
     }
 
     /// A [`LoadError::BadFile`].
     pub(crate) fn bad_file(file: &str, why: impl Into<String>) -> Self {
-        Self::BadFile { file: file.to_owned(), why: why.into() }
+        Self::BadFile { file: file.to_owned(), why: clipped(why) }
     }
 
     /// A [`LoadError::Malformed`].
     pub(crate) fn malformed(what: impl Into<String>) -> Self {
-        Self::Malformed { what: what.into() }
+        Self::Malformed { what: clipped(what) }
     }
+}
+
+/// Longest part of a message that quotes a file, in characters.
+const MAX_QUOTED: usize = 1_000;
+
+/// A message that may quote a file, no longer than a person reads.
+fn clipped(text: impl Into<String>) -> String {
+    let mut text = text.into();
+    if let Some((end, _)) = text.char_indices().nth(MAX_QUOTED) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
 }
 
 /// Where the tests find a real model.

@@ -40,7 +40,7 @@ pub fn describe(layout: Layout, metadata: &Metadata, tensors: &TensorTable) -> R
         config.tied_head = keys.opt_flag("tie_word_embeddings")?;
         keys.refuse_what_only_folders_have(config.activation)?;
     }
-    config.validate().map_err(malformed)?;
+    config.validate().map_err(|err| unusable(layout, &err))?;
     Ok(config)
 }
 
@@ -55,7 +55,8 @@ fn gguf_architecture(metadata: &Metadata) -> Result<Architecture, LoadError> {
 fn folder_architecture(metadata: &Metadata) -> Result<Architecture, LoadError> {
     let found = metadata.string("config.json:model_type")?;
     let architecture = Architecture::from_model_type(found).ok_or_else(|| LoadError::UnsupportedArchitecture {
-        found: found.to_owned(),
+        // As long as the file's author likes; a name is short.
+        found: found.chars().take(100).collect(),
         supported: Architecture::MODEL_TYPES.map(|(name, _)| name).to_vec(),
     })?;
     // Models with another head have the same `model_type` and answer other questions.
@@ -212,12 +213,12 @@ pub(super) struct Sizes {
 impl Sizes {
     fn read(keys: &Keys<'_>, tensors: &TensorTable) -> Result<Self, LoadError> {
         let n_layers = keys.size("block_count")?;
-        check_n_layers(n_layers).map_err(malformed)?;
+        check_n_layers(n_layers).map_err(|err| unusable(keys.layout, &err))?;
         let hidden_size = keys.size("embedding_length")?;
         let n_heads = keys.size("attention.head_count")?;
         let head_dim = match keys.opt_size("attention.key_length")? {
             Some(head_dim) => head_dim,
-            None => default_head_dim(hidden_size, n_heads).map_err(malformed)?,
+            None => default_head_dim(hidden_size, n_heads).map_err(|err| unusable(keys.layout, &err))?,
         };
         for name in ["attention.value_length", "rope.dimension_count"] {
             if let Some(other) = keys.opt_size(name)?.filter(|&other| other != head_dim) {
@@ -281,6 +282,11 @@ impl Sizes {
     }
 }
 
-fn malformed(err: ConfigError) -> LoadError {
-    LoadError::malformed(err.to_string())
+fn unusable(layout: Layout, err: &ConfigError) -> LoadError {
+    match layout {
+        Layout::Gguf => LoadError::malformed(err.to_string()),
+        Layout::HuggingFace => {
+            LoadError::bad_file(folder::CONFIG, format!("describes no model that can be run: {err}"))
+        }
+    }
 }

@@ -74,7 +74,9 @@ fn end_ids(folder: &ModelFolder, key: &str, n_tokens: usize) -> Result<Vec<u32>,
         None => Vec::new(),
         Some(Value::Unsigned(id)) => vec![*id],
         // Ids are below 2^22, where every float32 is exact.
-        Some(Value::Array(Array::F32(ids))) => ids.iter().map(|id| *id as u64).collect(),
+        Some(Value::Array(Array::F32(ids))) if ids.iter().all(|id| *id >= 0.0 && id.fract() == 0.0) => {
+            ids.iter().map(|id| *id as u64).collect()
+        }
         Some(_) => return Err(LoadError::bad_metadata(key, "must be a token id, or an array of them")),
     };
     match ids.iter().find(|id| **id >= n_tokens as u64) {

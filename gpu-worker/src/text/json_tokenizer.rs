@@ -19,8 +19,10 @@ use super::{
 };
 use crate::load::{LoadError, folder::TOKENIZER};
 
-/// Greatest token id; the same bound as a model's vocabulary.
+/// No token id is as great; the same bound as a model's vocabulary.
 const MAX_ID: u64 = 1 << 22;
+/// Most ids below the greatest that may be no token's: a table of all ids is made, and one token must not make it large.
+const MAX_GAPS: u64 = 1 << 16;
 /// Longest regular expression that cuts text into words.
 const MAX_PATTERN_BYTES: usize = 8 << 10;
 
@@ -53,8 +55,11 @@ pub(super) fn read(file: &Map<String, Json>) -> Result<Described, LoadError> {
     }
     let flag = |field: &str| model.get(field).and_then(Json::as_bool).unwrap_or(false);
     let family = if flag("byte_fallback") { Family::SentencePiece } else { Family::ByteLevel };
-    let added = added_tokens(file)?;
-    let (vocab, by_text) = vocabulary(model, &added, family)?;
+    let n_tokens = [model.get("vocab").and_then(Json::as_object).map(Map::len), added_list(file)?.map(Vec::len)];
+    let n_tokens: usize = n_tokens.into_iter().flatten().sum();
+    let bound = MAX_ID.min(n_tokens as u64 + MAX_GAPS);
+    let added = added_tokens(file, bound)?;
+    let (vocab, by_text) = vocabulary(model, &added, family, bound)?;
     let merges = merges(model, &by_text)?;
     let bpe = BPE::builder()
         .vocab_and_merges(by_text, merges)
@@ -89,6 +94,17 @@ fn type_of(part: &Json) -> &str {
     part.get("type").and_then(Json::as_str).unwrap_or_default()
 }
 
+/// The parts of a sequence, which lie under `field`; anything else is one part.
+fn parts_of<'a>(part: Option<&'a Json>, field: &str) -> &'a [Json] {
+    match part {
+        None => &[],
+        Some(part) if type_of(part) == "Sequence" => {
+            part.get(field).and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default()
+        }
+        Some(part) => std::slice::from_ref(part),
+    }
+}
+
 struct Added {
     id: u32,
     text: String,
@@ -96,9 +112,17 @@ struct Added {
     strip: Strip,
 }
 
-fn added_tokens(file: &Map<String, Json>) -> Result<Vec<Added>, LoadError> {
-    let Some(tokens) = file.get("added_tokens").filter(|tokens| !tokens.is_null()) else { return Ok(Vec::new()) };
-    let tokens = tokens.as_array().ok_or_else(|| wrong("has added_tokens that are no array"))?;
+fn added_list(file: &Map<String, Json>) -> Result<Option<&Vec<Json>>, LoadError> {
+    match file.get("added_tokens") {
+        None | Some(Json::Null) => Ok(None),
+        Some(Json::Array(tokens)) => Ok(Some(tokens)),
+        Some(_) => Err(wrong("has added_tokens that are no array")),
+    }
+}
+
+/// The whole-string tokens; their ids are below `bound`.
+fn added_tokens(file: &Map<String, Json>, bound: u64) -> Result<Vec<Added>, LoadError> {
+    let Some(tokens) = added_list(file)? else { return Ok(Vec::new()) };
     let added = tokens.iter().map(|token| {
         let text = token.get("content").and_then(Json::as_str).filter(|text| !text.is_empty());
         let text = text.ok_or_else(|| wrong(format!("has an added token without content: {}", short(token))))?;
@@ -107,7 +131,7 @@ fn added_tokens(file: &Map<String, Json>) -> Result<Vec<Added>, LoadError> {
             return Err(wrong(format!("has the added token {text:?} with single_word, which is not supported")));
         }
         Ok(Added {
-            id: id(token.get("id"), text)?,
+            id: id(token.get("id"), text, bound)?,
             text: text.to_owned(),
             kind: if flag("special") { TokenKind::Control } else { TokenKind::UserDefined },
             strip: Strip { before: flag("lstrip"), after: flag("rstrip") },
@@ -116,14 +140,19 @@ fn added_tokens(file: &Map<String, Json>) -> Result<Vec<Added>, LoadError> {
     added.collect()
 }
 
-fn id(id: Option<&Json>, text: &str) -> Result<u32, LoadError> {
-    let id = id.and_then(Json::as_u64).filter(|id| *id < MAX_ID);
-    // `MAX_ID` is below 2^32.
-    id.map(|id| id as u32).ok_or_else(|| wrong(format!("has the token {text:?} without an id below {MAX_ID}")))
+fn id(id: Option<&Json>, text: &str, bound: u64) -> Result<u32, LoadError> {
+    let id = id.and_then(Json::as_u64).filter(|id| *id < bound);
+    // `bound` is at most `MAX_ID`, which is below 2^32.
+    id.map(|id| id as u32).ok_or_else(|| wrong(format!("has the token {text:?} without an id below {bound}")))
 }
 
-/// All tokens by id, and those that text may become by their text.
-fn vocabulary(model: &Map<String, Json>, added: &[Added], family: Family) -> Result<(Vocab, BpeVocab), LoadError> {
+/// All tokens by id, and those that text may become by their text. Ids are below `bound`.
+fn vocabulary(
+    model: &Map<String, Json>,
+    added: &[Added],
+    family: Family,
+    bound: u64,
+) -> Result<(Vocab, BpeVocab), LoadError> {
     let pieces = model.get("vocab").and_then(Json::as_object).ok_or_else(|| wrong("has no object model.vocab"))?;
     let mut tokens: Vec<Option<(&str, TokenKind)>> = Vec::new();
     let mut place = |id: u32, text, kind| -> Result<(), LoadError> {
@@ -140,7 +169,7 @@ fn vocabulary(model: &Map<String, Json>, added: &[Added], family: Family) -> Res
     };
     for (text, value) in pieces {
         let is_byte = family == Family::SentencePiece && byte_token(text).is_some();
-        place(id(Some(value), text)?, text.as_str(), if is_byte { TokenKind::Byte } else { TokenKind::Normal })?;
+        place(id(Some(value), text, bound)?, text.as_str(), if is_byte { TokenKind::Byte } else { TokenKind::Normal })?;
     }
     for token in added {
         place(token.id, token.text.as_str(), token.kind)?;
@@ -196,19 +225,16 @@ fn merges(model: &Map<String, Json>, by_text: &BpeVocab) -> Result<Vec<(String, 
 
 /// Sets up how a byte-level tokenizer cuts text; true where it composes the text first.
 fn byte_level(plain: &mut Tokenizer, normalizer: Option<&Json>, words: Option<&Json>) -> Result<bool, LoadError> {
-    let composes = match normalizer {
-        None => false,
-        Some(part) if type_of(part) == "NFC" => true,
-        Some(part) => return Err(wrong(format!("has the normalizer {}, which is not supported", short(part)))),
-    };
+    let normalizers = parts_of(normalizer, "normalizers");
+    if let Some(part) = normalizers.iter().find(|part| type_of(part) != "NFC") {
+        return Err(wrong(format!("has the normalizer {}, which is not supported", short(part))));
+    }
+    let composes = !normalizers.is_empty();
     if composes {
         plain.with_normalizer(Some(NFC)).map_err(|err| wrong(format!("does not make a tokenizer: {err}")))?;
     }
     let words = words.ok_or_else(|| wrong("has no pre_tokenizer"))?;
-    let parts = match type_of(words) {
-        "Sequence" => words.get("pretokenizers").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default(),
-        _ => std::slice::from_ref(words),
-    };
+    let parts = parts_of(Some(words), "pretokenizers");
     for (nth, part) in parts.iter().enumerate() {
         let is_last = nth + 1 == parts.len();
         let known = match type_of(part) {
@@ -238,14 +264,7 @@ fn spaces(normalizer: Option<&Json>, pre_tokenizer: Option<&Json>) -> Result<Spa
     let mark = SPACE_MARK.to_string();
     let unknown = |what: &str, part: &Json| wrong(format!("has the {what} {}, which is not supported", short(part)));
     let (mut replaces, mut prefix) = (false, SpacePrefix::Never);
-    let parts = match normalizer {
-        None => &[],
-        Some(part) if type_of(part) == "Sequence" => {
-            part.get("normalizers").and_then(Json::as_array).map(Vec::as_slice).unwrap_or_default()
-        }
-        Some(part) => std::slice::from_ref(part),
-    };
-    for part in parts {
+    for part in parts_of(normalizer, "normalizers") {
         let text = |field: &str| part.pointer(field).and_then(Json::as_str);
         match type_of(part) {
             "Replace" if text("/pattern/String") == Some(" ") && text("/content") == Some(&mark) => replaces = true,
