@@ -15,7 +15,6 @@ use gpu_worker::text::Prompts;
 use serde_json::{Value, json};
 
 const FAMILIES: [&str; 6] = ["llama", "mistral", "qwen2", "qwen3", "gemma3", "phi3"];
-const IN_GGUF: [&str; 3] = ["llama", "qwen3", "phi3"];
 /// Blocks that the longest prompt and its 64 greedy tokens take, to spare.
 const N_BLOCKS: usize = 16;
 
@@ -90,7 +89,7 @@ fn every_familys_folder_agrees_with_transformers() {
 
 #[test]
 fn gguf_files_agree_with_transformers() {
-    for family in IN_GGUF {
+    for family in FAMILIES {
         agrees(&format!("{family} GGUF"), from_gguf(family), family);
     }
 }
@@ -126,10 +125,15 @@ fn token_ids_are_those_of_the_hugging_face_tokenizers() {
         let (found, listed) = (prompts.tokenizer().eos_ids(), field::<Vec<u32>>(&golden, "/eos_ids"));
         assert!(listed.iter().all(|id| found.contains(id)), "{family}: {found:?} lack some of {listed:?}");
     }
-    for family in IN_GGUF {
+    for family in FAMILIES {
         let mut file = std::io::BufReader::new(std::fs::File::open(families().join(format!("{family}.gguf"))).unwrap());
         let header = GgufHeader::read(&mut file).unwrap();
-        ids_agree(&format!("{family} GGUF"), &Prompts::from_gguf(&header.metadata).unwrap(), &golden(family));
+        let mut golden = golden(family);
+        // Where GGUF cannot say what the folder says of spaces: what the tokenizer that it can describe gives.
+        if let Some(texts) = golden.get("gguf_texts") {
+            golden["texts"] = texts.clone();
+        }
+        ids_agree(&format!("{family} GGUF"), &Prompts::from_gguf(&header.metadata).unwrap(), &golden);
     }
 }
 
