@@ -24,7 +24,8 @@ pub fn grammar(syntax: CallSyntax, tools: &ToolUse, mark: Option<u32>) -> Result
     }
     let is_forced = tools.is_forced();
     let several = tools.parallel && !matches!(tools.choice, ToolChoice::Function(_));
-    let more = if several { format!("{{0,{}}}", MOST_CALLS - 1) } else { "{0,0}".to_owned() };
+    // What may come after the first call.
+    let more = |next: &str| if several { format!(" ({next}){{0,{}}}", MOST_CALLS - 1) } else { String::new() };
     let marker = literal(syntax.marker());
     // A control token is no text: what comes before it needs no look-out for it.
     let (before, mark) = match mark {
@@ -33,8 +34,7 @@ pub fn grammar(syntax: CallSyntax, tools: &ToolUse, mark: Option<u32>) -> Result
     };
     let begin = if is_forced { "mark" } else { before };
     let start = match syntax {
-        CallSyntax::Hermes if is_forced && several => format!("mark body (\"\\n\" mark body){more}"),
-        CallSyntax::Hermes if is_forced => "mark body".to_owned(),
+        CallSyntax::Hermes if is_forced => format!("mark body{}", more("\"\\n\" mark body")),
         CallSyntax::Hermes if several => format!("({before} body)* SOME?"),
         CallSyntax::Hermes => format!("({before} body) | SOME?"),
         // One call, as its templates take no more in a message. Text that begins as JSON does would be a call that keeps to
@@ -47,7 +47,9 @@ pub fn grammar(syntax: CallSyntax, tools: &ToolUse, mark: Option<u32>) -> Result
     let form = match syntax {
         CallSyntax::Hermes => format!("{mark}body: \"\\n\" call \"\\n</tool_call>\"\n{TEXTS}"),
         CallSyntax::Llama => "OTHER: /[ \\t\\r\\n]*[^{ \\t\\r\\n](.|\\n)*/\n".to_owned(),
-        CallSyntax::Mistral => format!("{mark}list: / ?\\[/ call (/, ?/ call){more} \"]\"\n{TEXTS}"),
+        CallSyntax::Mistral => {
+            format!("{mark}list: / ?\\[/ call{} \"]\"\n{TEXTS}", more("/, ?/ call"))
+        }
     };
     let key = if syntax == CallSyntax::Llama { "parameters" } else { "arguments" };
     let (mut names, mut calls) = (Vec::new(), String::new());

@@ -89,7 +89,7 @@ fn no_content_is_what_the_template_wants_it_to_be() {
             [{"id": "abcdefghi", "type": "function", "function": {"name": "f", "arguments": "{\"a\": 1}"}}]}])
     };
     for (source, call) in [
-        (QWEN3, "assistant\n\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call><|im_end|>"),
+        (QWEN3, "assistant\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call><|im_end|>"),
         (MISTRAL, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": {\"a\": 1}, \"id\": \"abcdefghi\"}]</s>"),
     ] {
         let template = ChatTemplate::from_source(source, "<s>", "</s>").unwrap();
