@@ -84,9 +84,12 @@ pub(crate) fn needs(method: &Method, route: &str) -> Needs {
         "/v1/sequences/{key}/resume" => Needs::Scope(Scope::Submit),
         // Of the caller's tenant; of all tenants it is for operators, as the audit is.
         "/v1/usage" => Needs::Scope(Scope::Read),
-        "/v1/jobs" | "/v1/jobs:batch" | "/v1/jobs/{id}/cancel" | "/v1/chat/completions" | "/v1/completions" => {
-            Needs::Scope(Scope::Submit)
-        }
+        "/v1/jobs"
+        | "/v1/jobs:batch"
+        | "/v1/jobs/{id}/cancel"
+        | "/v1/chat/completions"
+        | "/v1/completions"
+        | "/v1/embeddings" => Needs::Scope(Scope::Submit),
         _ => Needs::Scope(Scope::Admin),
     }
 }

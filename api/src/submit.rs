@@ -121,11 +121,13 @@ pub(crate) fn check(model: &ServedModel, request: &Request, at: &str) -> Result<
     if request.min_tokens > context {
         return Err(too_long(path("min_tokens"), format!("is {}", request.min_tokens)));
     }
-    let bytes = request.input_bytes() as u64;
-    if bytes > u64::from(context) * u64::from(model.longest_token_bytes) {
-        let field = if request.kind() == Kind::Chat { "messages" } else { "prompt" };
-        return Err(too_long(path(field), format!("has {bytes} bytes, more than any prompt that fits")));
-    }
+    let most_bytes = u64::from(context) * u64::from(model.longest_token_bytes);
+    let check_bytes = |bytes: usize, field: &str| match bytes as u64 {
+        bytes if bytes > most_bytes => {
+            Err(too_long(path(field), format!("has {bytes} bytes, more than any prompt that fits")))
+        }
+        _ => Ok(()),
+    };
     let in_vocabulary = |ids: &[u32], field: &str| match ids.iter().position(|id| *id >= model.vocab_size) {
         None => Ok(()),
         Some(nth) => {
@@ -133,11 +135,26 @@ pub(crate) fn check(model: &ServedModel, request: &Request, at: &str) -> Result<
             Err(ApiError::query(path(&format!("{field}[{nth}]")), problem))
         }
     };
-    if let Input::Completion(Prompt::Tokens(ids)) = &request.input {
-        if ids.len() as u64 >= u64::from(context) {
-            return Err(too_long(path("prompt"), format!("has {} tokens", ids.len())));
+    // What is only read may fill the context.
+    let most_tokens = u64::from(context) - u64::from(request.max_tokens != Some(0));
+    let check_prompt = |prompt: &Prompt, field: &str| match prompt {
+        Prompt::Text(text) => check_bytes(text.len(), field),
+        Prompt::Tokens(ids) if ids.len() as u64 > most_tokens => {
+            Err(too_long(path(field), format!("has {} tokens", ids.len())))
         }
-        in_vocabulary(ids, "prompt")?;
+        Prompt::Tokens(ids) => in_vocabulary(ids, field),
+    };
+    match &request.input {
+        Input::Chat(_) => check_bytes(request.input_bytes(), "messages")?,
+        Input::Completion(prompt) => check_prompt(prompt, "prompt")?,
+        Input::Embedding(embedding) => match embedding.inputs.as_slice() {
+            [one] => check_prompt(one, "input")?,
+            inputs => {
+                for (nth, input) in inputs.iter().enumerate() {
+                    check_prompt(input, &format!("input[{nth}]"))?;
+                }
+            }
+        },
     }
     if let Some(id) = request.sampling.logit_bias.keys().find(|id| **id >= model.vocab_size) {
         let problem = format_args!("is no token of `{}`, which has ids below {}", model.name, model.vocab_size);

@@ -11,6 +11,7 @@ use contract::guard::Guard;
 use contract::{JobStore, ServedModel, WorkerId};
 use gpu_worker::engine::EngineStatus;
 use gpu_worker::engine::planner::Limits;
+use gpu_worker::engine::single::SingleLimits;
 use gpu_worker::{BeatPorts, Identified, LoadedRelease, OpenBeatPorts, PrefixCache, WorkerConfig};
 use scheduler::ArchiveConfig;
 use tokio::sync::watch;
@@ -215,7 +216,12 @@ pub fn worker_deps(backends: &Backends) -> gpu_worker::Deps {
 
 /// Engine limits as configured.
 pub fn limits(config: &Config) -> Limits {
-    Limits { max_sequences: config.engine.max_sequences.get(), step_tokens: config.engine.step_tokens.get() }
+    let engine = &config.engine;
+    Limits {
+        max_sequences: engine.max_sequences.get(),
+        step_tokens: engine.step_tokens.get(),
+        singles: SingleLimits { largest_batch: engine.single_pass_batch.get(), longest_wait: engine.single_pass_wait },
+    }
 }
 
 /// How beginnings of prompts are shared, as configured.

@@ -199,7 +199,7 @@ pub struct Job {
     pub route: String,
     /// How urgent it is.
     pub class: Class,
-    /// Chat or completion.
+    /// Chat, completion or embedding.
     pub kind: Kind,
     /// Where it stands.
     pub state: JobState,

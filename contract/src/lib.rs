@@ -48,9 +48,14 @@ pub use ports::{
     AdminStore, Bus, BusError, Delivery, Gone, JobStore, LeaseLost, Published, Queue, QueueError, ScheduleStore,
     StoreError,
 };
-pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, Trajectories, TrajectoryMode};
+pub use record::{
+    ChoiceRecord, PromptToken, Record, RecordLocation, SegmentPlace, TokenLogprob, TokenScore, TopToken, Trajectories,
+    TrajectoryMode, Vector,
+};
 pub use release::ServedModel;
-pub use request::{Input, Kind, MAX_CHOICES, Message, Prompt, Request, Role, Sampling};
+pub use request::{
+    Embedding, Input, Kind, MAX_CHOICES, MAX_EMBEDDED, Message, Pooling, Prompt, Request, Role, Sampling, VectorFormat,
+};
 pub use retention::{ExpiredJob, Storage};
 pub use schedule::{
     BatchTemplate, CatchUp, Cron, Fired, NewSchedule, Overlap, Schedule, ScheduleChange, ScheduleId, ScheduleRefused,

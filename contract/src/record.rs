@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::Duration;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
 use serde::{Deserialize, Serialize};
 use zstd::bulk::{Compressor, Decompressor};
 
@@ -164,6 +166,71 @@ pub struct TopLogprob {
     pub logprob: f32,
 }
 
+/// One token of a prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct PromptToken {
+    /// The token's text; replacement characters where its bytes are no whole characters.
+    pub token: String,
+    /// Characters of the prompt's text before what this token made visible.
+    pub offset: u32,
+    /// What the model made of it; none for the first, which nothing comes before.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub score: Option<TokenScore>,
+}
+
+/// What the model, by its own distribution, made of a token that was given to it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenScore {
+    /// Natural logarithm of its probability; always finite, at least -9999.
+    pub logprob: f32,
+    /// Its place among all tokens, the likeliest being 1; of equals, the smaller id comes first.
+    pub rank: u32,
+    /// The most likely tokens at this position, best first; as many as asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub top: Vec<TopToken>,
+}
+
+/// One of the most likely tokens at a position of a prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TopToken {
+    /// Its id.
+    pub id: u32,
+    /// Its text.
+    pub token: String,
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+}
+
+/// A vector of single-precision numbers; in JSON the base64 of their little-endian bytes, which keeps every bit.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Vector(pub Vec<f32>);
+
+impl Vector {
+    /// The base64 of its numbers as little-endian bytes.
+    pub fn to_base64(&self) -> String {
+        let bytes: Vec<u8> = self.0.iter().flat_map(|x| x.to_le_bytes()).collect();
+        BASE64_STANDARD.encode(bytes)
+    }
+}
+
+impl Serialize for Vector {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.to_base64())
+    }
+}
+
+impl<'de> Deserialize<'de> for Vector {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        let bytes = BASE64_STANDARD.decode(text).map_err(serde::de::Error::custom)?;
+        let (numbers, rest) = bytes.as_chunks::<4>();
+        if !rest.is_empty() {
+            return Err(serde::de::Error::custom("its bytes are no whole numbers"));
+        }
+        Ok(Self(numbers.iter().map(|bytes| f32::from_le_bytes(*bytes)).collect()))
+    }
+}
+
 /// One generated answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ChoiceRecord {
@@ -206,18 +273,24 @@ pub struct Record {
     pub attempt: u32,
     /// The release that answered.
     pub release: Fingerprint,
-    /// Chat or completion.
+    /// Chat, completion or embedding.
     pub kind: Kind,
-    /// Parameters as they were honoured; the input itself is in `prompt_ids` and `prompt_text`.
+    /// Parameters as they were honoured; the input itself is in `prompt_ids` and `prompt_text`, but for embeddings.
     pub request: Request,
     /// The seed used, given or drawn at acceptance.
     pub seed: u64,
-    /// The prompt as the model saw it.
+    /// The prompt as the model saw it. Empty for embeddings, whose texts are many.
     pub prompt_text: String,
     /// Its token ids.
     pub prompt_ids: Vec<u32>,
+    /// One entry for each of them, if log-probabilities of the prompt were asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_tokens: Option<Vec<PromptToken>>,
     /// The answers, as many as were asked for.
     pub choices: Vec<ChoiceRecord>,
+    /// The vectors of an embedding, in the order of its inputs.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub vectors: Vec<Vector>,
     /// Tokens used.
     pub usage: Usage,
     /// Times of the attempt.
@@ -330,6 +403,17 @@ mod tests {
         assert!(Record::decode(b"not zstd at all").is_err());
         let no_record = zstd::bulk::compress(b"{}", 3).unwrap();
         assert!(matches!(Record::decode(&no_record), Err(RecordError::Parse(_))));
+    }
+
+    #[test]
+    fn vectors_keep_every_bit() {
+        // python3: base64.b64encode(struct.pack("<3f", 1.0, -0.1, 1e-45))
+        let text = "\"AACAP83MzL0BAAAA\"";
+        let vector = Vector(vec![1.0, -0.1, 1e-45]);
+        assert_eq!(serde_json::to_string(&vector).unwrap(), text);
+        assert_eq!(serde_json::from_str::<Vector>(text).unwrap(), vector);
+        assert!(serde_json::from_str::<Vector>("\"AACAPw\"").is_err(), "padding is missing");
+        assert!(serde_json::from_str::<Vector>("\"AACA\"").is_err(), "three bytes are no number");
     }
 
     #[test]

@@ -14,14 +14,20 @@ pub enum Kind {
     Chat,
     /// Text or tokens in, text out.
     Completion,
+    /// Texts or tokens in, a vector for each out.
+    Embedding,
 }
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Kind; 3] = [Kind::Chat, Kind::Completion, Kind::Embedding];
+
     /// The word used in JSON and SQL.
     pub fn as_str(self) -> &'static str {
         match self {
             Kind::Chat => "chat",
             Kind::Completion => "completion",
+            Kind::Embedding => "embedding",
         }
     }
 }
@@ -61,6 +67,67 @@ pub enum Prompt {
     Tokens(Vec<u32>),
 }
 
+impl Prompt {
+    /// Bytes of its text; 0 for tokens.
+    pub fn text_bytes(&self) -> usize {
+        match self {
+            Prompt::Text(text) => text.len(),
+            Prompt::Tokens(_) => 0,
+        }
+    }
+
+    /// A guess at its tokens, at four bytes each, where they are not given.
+    fn estimated_tokens(&self) -> usize {
+        match self {
+            Prompt::Text(text) => text.len() / 4,
+            Prompt::Tokens(ids) => ids.len(),
+        }
+    }
+}
+
+/// How the hidden states of a text's tokens become one vector.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum Pooling {
+    /// That of the last token, which has seen all others.
+    #[default]
+    Last,
+    /// The mean of all.
+    Mean,
+}
+
+/// How vectors are written in answers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum VectorFormat {
+    /// A list of numbers.
+    #[default]
+    Float,
+    /// The base64 of their bytes as little-endian single-precision numbers.
+    Base64,
+}
+
+/// Texts that are to become vectors.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Embedding {
+    /// The texts, 1 to [`MAX_EMBEDDED`].
+    pub inputs: Vec<Prompt>,
+    /// How a text's hidden states become one vector.
+    #[serde(default)]
+    pub pooling: Pooling,
+    /// Whether vectors are made one long.
+    pub normalize: bool,
+    /// Keep this many of a vector's first numbers; `None` keeps all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dimensions: Option<u32>,
+    /// How vectors are written.
+    #[serde(default)]
+    pub format: VectorFormat,
+}
+
+/// Most texts of one request for vectors, as OpenAI's endpoint takes.
+pub const MAX_EMBEDDED: usize = 2_048;
+
 /// What the model is to answer.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -69,6 +136,8 @@ pub enum Input {
     Chat(Vec<Message>),
     /// A text to continue.
     Completion(Prompt),
+    /// Texts to turn into vectors.
+    Embedding(Embedding),
 }
 
 /// Most answers to one request.
@@ -178,7 +247,7 @@ pub struct Request {
     pub input: Input,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// Most tokens to generate; `None`: as many as the context has room for.
+    /// Most tokens to generate; `None`: as many as the context has room for. 0 for vectors.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_tokens: Option<u32>,
     /// End-of-text tokens and stops cannot come before this many tokens.
@@ -202,23 +271,36 @@ pub struct Request {
     /// What the answer must be like; without it, any text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<Constraint>,
+    /// Show the prompt in front of the answer, and with `logprobs` those of its tokens too. Only for a text to continue;
+    /// `max_tokens` may then be 0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub echo: bool,
+    /// Log-probabilities of the prompt's tokens in a list of their own, with this many of the likeliest beside each (0 to 20).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<u8>,
 }
 
 impl Request {
-    /// Chat or completion.
+    /// Chat, completion or embedding.
     pub fn kind(&self) -> Kind {
         match self.input {
             Input::Chat(_) => Kind::Chat,
             Input::Completion(_) => Kind::Completion,
+            Input::Embedding(_) => Kind::Embedding,
         }
+    }
+
+    /// Whether log-probabilities of the prompt's own tokens are wanted, and with how many of the likeliest beside each.
+    pub fn prompt_top(&self) -> Option<u8> {
+        self.logprobs.filter(|_| self.echo).max(self.prompt_logprobs)
     }
 
     /// Bytes of text in the input; 0 for token prompts.
     pub fn input_bytes(&self) -> usize {
         match &self.input {
             Input::Chat(messages) => messages.iter().map(|message| message.content.len()).sum(),
-            Input::Completion(Prompt::Text(text)) => text.len(),
-            Input::Completion(Prompt::Tokens(_)) => 0,
+            Input::Completion(prompt) => prompt.text_bytes(),
+            Input::Embedding(embedding) => embedding.inputs.iter().map(Prompt::text_bytes).sum(),
         }
     }
 
@@ -226,8 +308,9 @@ impl Request {
     /// capacity arithmetic and what a tenant may ask for in a minute, never for the limits of a model.
     pub fn estimated_tokens(&self) -> u32 {
         let prompt = match &self.input {
-            Input::Completion(Prompt::Tokens(ids)) => ids.len(),
-            _ => self.input_bytes() / 4,
+            Input::Chat(_) => self.input_bytes() / 4,
+            Input::Completion(prompt) => prompt.estimated_tokens(),
+            Input::Embedding(embedding) => embedding.inputs.iter().map(Prompt::estimated_tokens).sum(),
         };
         let output = self.max_tokens.unwrap_or(256).saturating_mul(u32::from(self.sampling.n));
         u32::try_from(prompt).unwrap_or(u32::MAX).saturating_add(output)

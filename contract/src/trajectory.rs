@@ -115,7 +115,7 @@ pub struct RedactedRecord {
     pub attempt: u32,
     /// The release that answered.
     pub release: Fingerprint,
-    /// Chat or completion.
+    /// Chat, completion or embedding.
     pub kind: Kind,
     /// Parameters as they were honoured.
     pub request: RedactedRequest,
@@ -159,6 +159,12 @@ pub struct RedactedRequest {
     /// What kind of rule the answer kept to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<RuleKind>,
+    /// Whether the prompt was shown in front of the answer.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub echo: bool,
+    /// How many of the likeliest tokens were asked for beside each of the prompt's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<u8>,
 }
 
 /// What is left of one answer.
@@ -188,6 +194,8 @@ impl RedactedRecord {
             stop_token_ids,
             logprobs,
             constraint,
+            echo,
+            prompt_logprobs,
         } = &record.request;
         let request = RedactedRequest {
             model: model.clone(),
@@ -201,6 +209,8 @@ impl RedactedRecord {
             n_stop_token_ids: count(stop_token_ids.len()),
             logprobs: *logprobs,
             constraint: constraint.as_ref().map(|constraint| constraint.rule.kind()),
+            echo: *echo,
+            prompt_logprobs: *prompt_logprobs,
         };
         let choices = record.choices.iter().map(|choice| RedactedChoice {
             n_output: count(choice.output_ids.len()),
@@ -336,7 +346,7 @@ impl SegmentBuilder {
 mod tests {
     use super::*;
     use crate::constraint::{Constraint, Rule};
-    use crate::record::ChoiceRecord;
+    use crate::record::{ChoiceRecord, PromptToken, TokenScore, TopToken};
     use crate::request::{Input, Message, Prompt, Role};
 
     fn record(text: &str) -> Record {
@@ -370,10 +380,22 @@ mod tests {
                     field: "guided_choice".into(),
                     rule: Rule::Choice(vec!["secret choice".into()]),
                 }),
+                echo: true,
+                prompt_logprobs: Some(1),
             },
             seed: u64::MAX,
             prompt_text: "secret question, rendered".into(),
             prompt_ids: vec![123_456, 4],
+            prompt_tokens: Some(vec![PromptToken {
+                token: "secret token".into(),
+                offset: 765_432,
+                score: Some(TokenScore {
+                    logprob: -0.5,
+                    rank: 1,
+                    top: vec![TopToken { id: 654_321, token: "secret top".into(), logprob: -0.5 }],
+                }),
+            }]),
+            vectors: vec![],
             choices: vec![ChoiceRecord {
                 output_ids: vec![1],
                 text: text.into(),

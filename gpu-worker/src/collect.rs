@@ -5,28 +5,43 @@ use std::time::Instant;
 
 use contract::record::AttemptTimings;
 use contract::{
-    ChoiceRecord, Fingerprint, JobError, Lease, Leased, MAX_CHOICES, Record, TokenEvent, TokenLogprob, Usage,
+    ChoiceRecord, Embedding, Fingerprint, Input, JobError, Lease, Leased, MAX_CHOICES, MAX_EMBEDDED, PromptToken,
+    Record, TokenEvent, TokenLogprob, TokenScore, TopToken, Usage, Vector,
 };
 
-use crate::engine::sampler::Chosen;
-use crate::engine::sequence::{Ending, SequenceId, StopReason, TokenOutput};
-use crate::text::TextTokenizer;
+use crate::engine::sampler::{Chosen, Scored};
+use crate::engine::sequence::{Ending, PromptGives, PromptOutput, SequenceId, StopReason, TokenOutput};
+use crate::text::{ShownToken, TextTokenizer};
+
+/// Sequences that a job can have: one for each answer, or for each text that becomes a vector.
+const PER_JOB: u64 = MAX_EMBEDDED as u64;
+const _: () = assert!(PER_JOB >= MAX_CHOICES as u64, "a name has room for every answer");
 
 /// Names a job in the engine, and with it the sequences of its answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Running(pub u64);
 
 impl Running {
-    /// The sequence of the answer `choice`, which is below [`MAX_CHOICES`].
+    /// The sequence of the answer, or of the text, `choice`, which is below [`MAX_EMBEDDED`].
     pub fn sequence(self, choice: u32) -> SequenceId {
-        SequenceId(self.0 * u64::from(MAX_CHOICES) + u64::from(choice))
+        SequenceId(self.0 * PER_JOB + u64::from(choice))
     }
 
-    /// The job of a sequence, and which of its answers it is.
+    /// The job of a sequence, and which of its answers or texts it is.
     pub fn of(id: SequenceId) -> (Self, u32) {
-        let per_job = u64::from(MAX_CHOICES);
-        (Self(id.0 / per_job), (id.0 % per_job) as u32)
+        (Self(id.0 / PER_JOB), (id.0 % PER_JOB) as u32)
     }
+}
+
+/// A job's prompt as its worker made it. Empty for vectors, whose texts are many.
+#[derive(Debug, Default)]
+pub struct PromptSeen {
+    /// As text.
+    pub text: String,
+    /// Its token ids.
+    pub ids: Vec<u32>,
+    /// What its tokens stand for, if they are to be scored.
+    pub tokens: Option<Vec<ShownToken>>,
 }
 
 /// Why a job has no record, though it was in the engine. The later ones win: of answers that end in several of these
@@ -48,6 +63,10 @@ pub struct Collected {
     leased_at: Instant,
     prompt_text: String,
     prompt_ids: Vec<u32>,
+    /// The prompt's tokens with their scores, if they were asked for.
+    prompt_tokens: Option<Vec<PromptToken>>,
+    /// Scores that have come.
+    n_scored: usize,
     prepared_ms: u64,
     first_token_ms: Option<u64>,
     answers: Vec<Answer>,
@@ -57,7 +76,7 @@ pub struct Collected {
     turn: usize,
 }
 
-/// One answer.
+/// One answer, or one text that becomes a vector.
 #[derive(Default)]
 struct Answer {
     output_ids: Vec<u32>,
@@ -66,18 +85,26 @@ struct Answer {
     logprobs: Vec<TokenLogprob>,
     /// Tokens that wait for their turn: those of another answer come first.
     untold: VecDeque<TokenEvent>,
+    vector: Vector,
     ending: Option<Ending>,
     usage: Usage,
 }
 
 impl Collected {
     /// A job that enters the engine now.
-    pub fn new(leased: Leased, leased_at: Instant, prompt_text: String, prompt_ids: Vec<u32>) -> Self {
+    pub fn new(leased: Leased, leased_at: Instant, prompt: PromptSeen) -> Self {
+        let n_answers = match &leased.request.input {
+            Input::Chat(_) | Input::Completion(_) => usize::from(leased.request.sampling.n),
+            Input::Embedding(embedding) => embedding.inputs.len(),
+        };
+        let unscored = |ShownToken { text, offset }| PromptToken { token: text, offset, score: None };
         Self {
-            answers: (0..leased.request.sampling.n).map(|_| Answer::default()).collect(),
+            answers: (0..n_answers).map(|_| Answer::default()).collect(),
             leased,
-            prompt_text,
-            prompt_ids,
+            prompt_text: prompt.text,
+            prompt_ids: prompt.ids,
+            prompt_tokens: prompt.tokens.map(|tokens| tokens.into_iter().map(unscored).collect()),
+            n_scored: 0,
             prepared_ms: millis(leased_at),
             leased_at,
             first_token_ms: None,
@@ -99,6 +126,27 @@ impl Collected {
     /// Milliseconds from the lease to the first token, once there is one.
     pub fn first_token_ms(&self) -> Option<u64> {
         self.first_token_ms
+    }
+
+    /// Takes in what a prompt gave.
+    pub fn prompt(&mut self, output: PromptOutput, tokenizer: &TextTokenizer) {
+        match output.gives {
+            PromptGives::Scores(scores) => {
+                // Nothing comes before the first token, so it has no score.
+                let unscored = self.prompt_tokens.iter_mut().flatten().skip(1 + self.n_scored);
+                self.n_scored += scores.len();
+                for (token, scored) in unscored.zip(scores) {
+                    token.score = Some(render_score(scored, tokenizer));
+                }
+            }
+            PromptGives::Vector(pooled) => {
+                let Input::Embedding(how) = &self.leased.request.input else { return };
+                let (_, nth) = Running::of(output.id);
+                if let Some(answer) = self.answers.get_mut(nth as usize) {
+                    answer.vector = Vector(finished(pooled, how));
+                }
+            }
+        }
     }
 
     /// Takes a token in; [`Collected::told`] gives the events that tell of it.
@@ -149,9 +197,17 @@ impl Collected {
         self.answers.iter().all(|answer| answer.ending.is_some())
     }
 
-    /// Tokens used: those of the prompt once.
+    /// Tokens used: those of the prompt once, or those of all texts.
     pub fn usage(&self) -> Usage {
         let usages = || self.answers.iter().map(|answer| answer.usage);
+        if let Input::Embedding(_) = self.leased.request.input {
+            let sum = |of: fn(Usage) -> u32| usages().map(of).fold(0, u32::saturating_add);
+            return Usage {
+                prompt_tokens: sum(|usage| usage.prompt_tokens),
+                cached_tokens: sum(|usage| usage.cached_tokens),
+                output_tokens: 0,
+            };
+        }
         Usage {
             prompt_tokens: usages().map(|usage| usage.prompt_tokens).max().unwrap_or(0),
             // What the first of them found in the cache; the others may have found what it left there.
@@ -167,10 +223,15 @@ impl Collected {
     pub fn into_record(self, release: Fingerprint) -> Result<Record, Unfinished> {
         let (kind, usage) = (self.leased.request.kind(), self.usage());
         let asked_for_logprobs = self.leased.request.logprobs.is_some();
-        let mut choices = Vec::with_capacity(self.answers.len());
+        let is_embedding = matches!(self.leased.request.input, Input::Embedding(_));
+        let (mut choices, mut vectors) = (Vec::new(), Vec::new());
         let mut unfinished: Option<Unfinished> = None;
         for answer in self.answers {
             let why = match answer.ending {
+                Some(Ending::Finished { .. }) if is_embedding => {
+                    vectors.push(answer.vector);
+                    continue;
+                }
                 Some(Ending::Finished { reason, stop }) => {
                     let stop_reason = match stop {
                         Some(StopReason::Text(text)) => Some(text.into()),
@@ -211,7 +272,9 @@ impl Collected {
             seed: self.leased.seed,
             prompt_text: self.prompt_text,
             prompt_ids: self.prompt_ids,
+            prompt_tokens: self.prompt_tokens,
             choices,
+            vectors,
             usage,
             timings: AttemptTimings {
                 prepared_ms: self.prepared_ms,
@@ -237,16 +300,32 @@ fn millis(since: Instant) -> u64 {
     since.elapsed().as_millis() as u64
 }
 
+fn render_score(scored: Scored, tokenizer: &TextTokenizer) -> TokenScore {
+    let top = scored.top.into_iter().map(|(id, logprob)| TopToken { id, token: tokenizer.show(id).0, logprob });
+    TokenScore { logprob: scored.logprob, rank: scored.rank, top: top.collect() }
+}
+
+/// A pooled vector as it was asked for: cut, then made one long. One without a length stays as it is.
+fn finished(mut pooled: Vec<f32>, how: &Embedding) -> Vec<f32> {
+    if let Some(dimensions) = how.dimensions {
+        pooled.truncate(dimensions as usize);
+        pooled.shrink_to_fit();
+    }
+    // In double precision, in which no square of a number overflows.
+    let length = pooled.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt();
+    if how.normalize && length > 0.0 {
+        for x in &mut pooled {
+            *x = (f64::from(*x) / length) as f32;
+        }
+    }
+    pooled
+}
+
 fn render_logprob(chosen: &Chosen, tokenizer: &TextTokenizer) -> Option<TokenLogprob> {
     let (own, top) = chosen.logprobs.as_ref()?;
-    // As a client reads it: ` the`, not the vocabulary's spelling; control tokens stand for no text.
-    let show = |id: u32| match tokenizer.token_bytes(id).filter(|_| !tokenizer.is_special(id)) {
-        Some(bytes) => (String::from_utf8_lossy(&bytes).into_owned(), Some(bytes)),
-        None => (tokenizer.token_text(id).unwrap_or_default().to_owned(), None),
-    };
-    let (token, bytes) = show(chosen.id);
+    let (token, bytes) = tokenizer.show(chosen.id);
     let top = top.iter().map(|(id, logprob)| {
-        let (token, bytes) = show(*id);
+        let (token, bytes) = tokenizer.show(*id);
         contract::record::TopLogprob { token, bytes, logprob: *logprob }
     });
     Some(TokenLogprob { token, bytes, logprob: *own, top: top.collect() })
@@ -256,20 +335,26 @@ fn render_logprob(chosen: &Chosen, tokenizer: &TextTokenizer) -> Option<TokenLog
 mod tests {
     use std::time::Duration;
 
-    use contract::openai::parse_completion;
     use contract::openai::views::replay;
-    use contract::{Class, ErrorCode, FinishReason, JobId, TenantId};
+    use contract::openai::{parse_completion, parse_embedding};
+    use contract::{Class, ErrorCode, FinishReason, JobId, Request, TenantId};
     use proptest::prelude::*;
     use serde_json::json;
 
     use super::*;
+    use crate::engine::sequence::PromptGives::{Scores, Vector as Pooled};
     use crate::text::stream_tests::BYTES;
 
     const NAME: Running = Running(41);
 
     fn job(n: usize) -> Collected {
         let request = parse_completion(&json!({"model": "m", "prompt": "x", "n": n})).unwrap().request;
-        let leased = Leased {
+        let prompt = PromptSeen { text: "x".into(), ids: vec![120], tokens: None };
+        Collected::new(leased(request), Instant::now(), prompt)
+    }
+
+    fn leased(request: Request) -> Leased {
+        Leased {
             lease: Lease { job: JobId::new(), attempt: 1 },
             tenant: TenantId::local(),
             class: Class::Standard,
@@ -278,8 +363,7 @@ mod tests {
             losses: 0,
             deadline_in: Duration::from_secs(60),
             traceparent: None,
-        };
-        Collected::new(leased, Instant::now(), "x".into(), vec![120])
+        }
     }
 
     fn push(job: &mut Collected, choice: u32, id: u32) {
@@ -299,7 +383,7 @@ mod tests {
 
     #[test]
     fn a_sequence_names_its_job_and_answer() {
-        for (job, choice) in [(0, 0), (1, 7), (u64::MAX / 8, 7)] {
+        for (job, choice) in [(0, 0), (1, 7), (u64::MAX / 2_048, 2_047)] {
             assert_eq!(Running::of(Running(job).sequence(choice)), (Running(job), choice));
         }
     }
@@ -348,6 +432,52 @@ mod tests {
         assert_eq!(ended([failed(), Ending::Finished { reason: FinishReason::Stop, stop: None }]), why);
         assert_eq!(ended([Ending::DeadlinePassed, failed()]), Unfinished::DeadlinePassed);
         assert_eq!(ended([Ending::Dropped, Ending::DeadlinePassed]), Unfinished::Dropped);
+    }
+
+    #[test]
+    fn scores_come_in_pieces_and_belong_to_the_tokens_behind_the_first() {
+        let body = json!({"model": "m", "prompt": "abcd", "max_tokens": 0, "echo": true, "logprobs": 1});
+        let request = parse_completion(&body).unwrap().request;
+        let tokens = (0..4).map(|nth| ShownToken { text: format!("t{nth}"), offset: nth });
+        let prompt = PromptSeen { text: "abcd".into(), ids: vec![97, 98, 99, 100], tokens: Some(tokens.collect()) };
+        let mut job = Collected::new(leased(request), Instant::now(), prompt);
+        let score = |logprob| Scored { logprob, rank: 1, top: vec![(97, -0.25)] };
+        for scores in [vec![score(-1.0), score(-2.0)], vec![score(-3.0)]] {
+            job.prompt(PromptOutput { id: NAME.sequence(0), gives: Scores(scores) }, &BYTES);
+        }
+        finish(&mut job, 0, 0);
+        let record = job.into_record(Fingerprint("ab".into())).unwrap();
+        let scored: Vec<_> = record.prompt_tokens.unwrap();
+        let logprobs: Vec<_> = scored.iter().map(|token| token.score.as_ref().map(|score| score.logprob)).collect();
+        assert_eq!(logprobs, [None, Some(-1.0), Some(-2.0), Some(-3.0)]);
+        assert_eq!((scored[3].token.as_str(), scored[3].offset), ("t3", 3));
+        assert_eq!(scored[1].score.as_ref().unwrap().top[0].token, "a");
+        assert_eq!((record.choices[0].output_ids.len(), record.choices[0].logprobs.as_deref()), (0, Some(&[][..])));
+    }
+
+    #[test]
+    fn vectors_are_cut_made_one_long_and_in_the_order_of_their_texts() {
+        let vectors = |fields: serde_json::Value| {
+            let mut body = json!({"model": "m", "input": ["a", "b"]});
+            body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            let request = parse_embedding(&body).unwrap().request;
+            let mut job = Collected::new(leased(request), Instant::now(), PromptSeen::default());
+            for (nth, pooled) in [(1, vec![0.0, 0.0, 5.0]), (0, vec![3.0, -4.0, 12.0])] {
+                job.prompt(PromptOutput { id: NAME.sequence(nth), gives: Pooled(pooled) }, &BYTES);
+                let ending = Ending::Finished { reason: FinishReason::Length, stop: None };
+                job.end(nth, ending, Usage { prompt_tokens: 5 + nth, cached_tokens: nth, output_tokens: 0 });
+            }
+            assert!(job.has_ended());
+            let record = job.into_record(Fingerprint("ab".into())).unwrap();
+            assert_eq!(record.usage, Usage { prompt_tokens: 11, cached_tokens: 1, output_tokens: 0 });
+            assert_eq!(record.choices, []);
+            record.vectors.into_iter().map(|vector| vector.0).collect::<Vec<_>>()
+        };
+        assert_eq!(vectors(json!({"normalize": false})), [[3.0, -4.0, 12.0], [0.0, 0.0, 5.0]]);
+        assert_eq!(vectors(json!({})), [[3.0 / 13.0, -4.0 / 13.0, 12.0 / 13.0], [0.0, 0.0, 1.0]]);
+        // The second has no length behind the cut.
+        assert_eq!(vectors(json!({"dimensions": 2})), [[0.6, -0.8], [0.0, 0.0]]);
+        assert_eq!(vectors(json!({"dimensions": 2, "normalize": false})), [[3.0, -4.0], [0.0, 0.0]]);
     }
 
     proptest! {

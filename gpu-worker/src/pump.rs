@@ -97,6 +97,11 @@ impl Pump {
 
     fn pass_on(&self, output: StepOutput) {
         let mut collecting = self.collecting.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        for prompt in output.prompts {
+            if let Some(job) = collecting.get_mut(&Running::of(prompt.id).0) {
+                job.prompt(prompt, &self.tokenizer);
+            }
+        }
         let mut events = Vec::with_capacity(output.tokens.len());
         for token in output.tokens {
             if let Some(job) = collecting.get_mut(&Running::of(token.id).0) {

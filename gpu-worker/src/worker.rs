@@ -94,6 +94,7 @@ pub async fn run(
         tokenizer: Arc::clone(&tokenizer),
         context_tokens: forward.context_tokens(),
         vocab_size: forward.vocab_size(),
+        hidden_size: forward.hidden_size(),
         cache_tokens,
     };
     let mut engine = engine::spawn(forward, config.limits, FaultPoint::from_env()).map_err(WorkerError::Thread)?;
@@ -358,5 +359,5 @@ fn prepare(preparer: &Preparer, start: Start) -> Result<Entering, Finished> {
     let name = Running(NEXT_NAME.fetch_add(1, Ordering::Relaxed));
     let ready =
         preparer.prepare(name, &leased, mark, leased_at).map_err(|error| Finished::not_prepared(lease, error))?;
-    Ok((name, Collected::new(leased, leased_at, ready.prompt_text, ready.prompt_ids), ready.prepared))
+    Ok((name, Collected::new(leased, leased_at, ready.prompt), ready.prepared))
 }

@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use backends::memory_bus::BusLimits;
 use backends::{InProcessBus, InProcessQueue, SqliteStore, local_objects};
-use contract::openai::parse_completion;
+use contract::openai::parse;
 use contract::openai::views::replay;
 use contract::{
-    Bus, Class, ErrorCode, Job, JobEventBody, JobId, JobState, JobStore, NewJob, OnFailure, Queue, QueueId, Record,
-    RecordLocation, ServedModel, TenantId, TokenEvent, TrajectoryMode,
+    Bus, Class, ErrorCode, Job, JobEventBody, JobId, JobState, JobStore, Kind, NewJob, OnFailure, Queue, QueueId,
+    Record, RecordLocation, ServedModel, TenantId, TokenEvent, TrajectoryMode,
 };
 use futures::StreamExt;
 use gpu_worker::engine::planner::Limits;
 use gpu_worker::{BeatPorts, Deps, PrefixCache, WorkerConfig, WorkerError};
+use object_store::{ObjectStore, ObjectStoreExt};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -30,6 +31,7 @@ struct World {
     store: Arc<SqliteStore>,
     queue: Arc<InProcessQueue>,
     bus: Arc<InProcessBus>,
+    objects: Arc<dyn ObjectStore>,
     served: ServedModel,
     stop: oneshot::Sender<()>,
     working: JoinHandle<Result<(), WorkerError>>,
@@ -42,10 +44,10 @@ impl World {
         let store = Arc::new(SqliteStore::open(folder.path().join("jobs.db")).await.unwrap());
         let queue = Arc::new(InProcessQueue::default());
         let bus = Arc::new(InProcessBus::new(BusLimits::default()));
-        let objects = Arc::new(local_objects(&folder.path().join("objects")).unwrap());
+        let objects: Arc<dyn ObjectStore> = Arc::new(local_objects(&folder.path().join("objects")).unwrap());
         let release = gpu_worker::trivial(TINY, N_BLOCKS).unwrap();
         let served = release.served.clone();
-        let deps = Deps { store: store.clone(), queue: queue.clone(), bus: bus.clone(), objects };
+        let deps = Deps { store: store.clone(), queue: queue.clone(), bus: bus.clone(), objects: objects.clone() };
         let ports = BeatPorts { store: store.clone(), bus: bus.clone() };
         let beat = Box::new(move || {
             let ports = ports.clone();
@@ -53,7 +55,7 @@ impl World {
             opened
         });
         let config = WorkerConfig {
-            limits: Limits { max_sequences: 4, step_tokens: 64 },
+            limits: Limits { max_sequences: 4, step_tokens: 64, ..Limits::default() },
             lease_ttl: Duration::from_secs(15),
             drain_grace: Duration::from_secs(5),
             preparing: 2,
@@ -65,12 +67,13 @@ impl World {
         let shutdown = async move { drop(stopped.await) };
         let working = tokio::spawn(gpu_worker::run(deps, beat, release, config, on_ready, shutdown));
         is_ready.await.unwrap();
-        Self { store, queue, bus, served, stop, working, _folder: folder }
+        Self { store, queue, bus, objects, served, stop, working, _folder: folder }
     }
 
     async fn accept(&self, mut body: Value) -> JobId {
         body["model"] = json!("trivial");
-        let request = parse_completion(&body).unwrap().request;
+        let kind = if body.get("input").is_some() { Kind::Embedding } else { Kind::Completion };
+        let request = parse(kind, &body).unwrap().request;
         let id = JobId::new();
         let job = NewJob {
             id,
@@ -124,8 +127,14 @@ impl World {
     async fn record(&self, id: JobId) -> Record {
         let job = self.ended(id).await;
         assert_eq!(job.state, JobState::Succeeded, "{:?}", job.error);
-        let Some(RecordLocation::Inline(bytes)) = job.record else { panic!("{:?}", job.record) };
-        Record::decode(&bytes).unwrap()
+        match job.record {
+            Some(RecordLocation::Inline(bytes)) => Record::decode(&bytes).unwrap(),
+            Some(RecordLocation::Staged(key)) => {
+                let object = self.objects.get(&key.into()).await.unwrap();
+                Record::decode(&object.bytes().await.unwrap()).unwrap()
+            }
+            other => panic!("{other:?}"),
+        }
     }
 
     async fn stop(self) {
@@ -234,5 +243,134 @@ async fn a_bias_steers_and_one_beyond_the_vocabulary_is_refused() {
     assert_eq!((failed.state, error.code), (JobState::Failed, ErrorCode::InvalidRequest));
     assert_eq!(error.param, Some(format!("logit_bias.{vocab_size}")));
     assert!(error.message.contains(&vocab_size.to_string()), "{}", error.message);
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_prompt_is_shown_and_scored_with_an_answer_and_alone() {
+    let world = World::new().await;
+    let text = "The river ran: é and back.";
+    let asked = |prompt: &Value, max_tokens: u32| json!({"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": true, "seed": 5, "echo": true, "logprobs": 2, "n": 2});
+    let alone = world.accept(asked(&json!(text), 0)).await;
+    let beside = world.accept(asked(&json!(text), 7)).await;
+    let plain =
+        world.accept(json!({"prompt": text, "max_tokens": 7, "ignore_eos": true, "seed": 5, "logprobs": 2})).await;
+    world.publish().await;
+    let (alone, beside, plain) = (world.record(alone).await, world.record(beside).await, world.record(plain).await);
+    let n_prompt = alone.prompt_ids.len();
+    let tokens = alone.prompt_tokens.clone().unwrap();
+    assert_eq!((tokens.len(), alone.prompt_text.as_str()), (n_prompt, text));
+    assert!(tokens[0].score.is_none() && tokens[1..].iter().all(|token| token.score.as_ref().unwrap().top.len() == 2));
+    // Places are where the tokens' texts are, but for the character of two bytes that are two tokens.
+    for token in tokens.iter().filter(|token| !token.token.contains('\u{fffd}')) {
+        let from: String = text.chars().skip(token.offset as usize).collect();
+        assert!(from.starts_with(&token.token), "{token:?} is not at {from:?}");
+    }
+    assert_eq!(alone.choices.len(), 2);
+    assert!(alone.choices.iter().all(|choice| choice.output_ids.is_empty() && choice.logprobs == Some(vec![])));
+    assert_eq!((alone.usage.prompt_tokens as usize, alone.usage.output_tokens), (n_prompt, 0));
+    assert_eq!(beside.prompt_tokens, alone.prompt_tokens, "scores do not depend on what follows");
+    assert_eq!(plain.prompt_tokens, None);
+    assert_eq!(beside.choices[0], plain.choices[0], "and an answer does not depend on them");
+    // By ids, the text is put together from the tokens.
+    let by_ids = world.accept(asked(&json!(alone.prompt_ids), 0)).await;
+    world.publish().await;
+    let by_ids = world.record(by_ids).await;
+    assert_eq!((&by_ids.prompt_text, &by_ids.prompt_tokens), (&alone.prompt_text, &alone.prompt_tokens));
+    // A prompt that fills the cache can be scored, and have no answer.
+    let full = vec![3; N_BLOCKS * 16];
+    let fits = world.accept(json!({"prompt": full, "max_tokens": 0, "echo": true, "logprobs": 0})).await;
+    let does_not = world.accept(json!({"prompt": full, "max_tokens": 1, "echo": true, "logprobs": 0})).await;
+    let beyond = vec![3; N_BLOCKS * 16 + 1];
+    let longer = world.accept(json!({"prompt": beyond, "max_tokens": 0, "echo": true})).await;
+    world.publish().await;
+    assert_eq!(world.record(fits).await.prompt_tokens.unwrap().len(), N_BLOCKS * 16);
+    for id in [does_not, longer] {
+        let error = world.ended(id).await.error.unwrap();
+        assert_eq!((error.code, error.param.as_deref()), (ErrorCode::ContextLengthExceeded, Some("prompt")), "{error}");
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn vectors_of_one_job_are_those_of_their_texts_alone() {
+    let world = World::new().await;
+    let texts: Vec<String> = (0..70).map(|nth| "word ".repeat(1 + nth % 13) + &nth.to_string()).collect();
+    for pooling in ["last", "mean"] {
+        let all = world.accept(json!({"input": texts, "pooling": pooling})).await;
+        let singles = [0, 1, 12, 13, 69];
+        let mut alone = Vec::new();
+        for nth in singles {
+            alone.push(world.accept(json!({"input": texts[nth], "pooling": pooling})).await);
+        }
+        world.publish().await;
+        let record = world.record(all).await;
+        assert_eq!((record.vectors.len(), record.choices.len(), record.kind), (70, 0, Kind::Embedding));
+        let mut n_tokens = 0;
+        for (nth, id) in singles.into_iter().zip(alone) {
+            let single = world.record(id).await;
+            assert_eq!(single.vectors, record.vectors[nth..=nth], "text {nth} by {pooling}");
+            n_tokens += single.usage.prompt_tokens;
+        }
+        assert!(record.usage.prompt_tokens > n_tokens && record.usage.output_tokens == 0);
+        for vector in &record.vectors {
+            let length: f64 = vector.0.iter().map(|x| f64::from(*x).powi(2)).sum();
+            assert!((length - 1.0).abs() < 1e-6, "{length}");
+        }
+        let distinct: std::collections::HashSet<_> = record.vectors.iter().map(|vector| vector.to_base64()).collect();
+        assert_eq!(distinct.len(), 70, "each text has a vector of its own");
+    }
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn two_thousand_vectors_go_to_the_object_store_and_what_is_wrong_is_named() {
+    let world = World::new().await;
+    let size = 24;
+    let many = world.accept(json!({"input": (0..2_048).map(|nth| format!("text {nth}")).collect::<Vec<_>>()})).await;
+    let cut = world.accept(json!({"input": "x", "dimensions": size})).await;
+    let too_wide = world.accept(json!({"input": "x", "dimensions": size + 1})).await;
+    let too_long = "long ".repeat(N_BLOCKS * 16);
+    let one_long = world.accept(json!({"input": too_long})).await;
+    let third_long = world.accept(json!({"input": ["a", "b", too_long]})).await;
+    let no_token = world.accept(json!({"input": [[1], [world.served.vocab_size]]})).await;
+    world.publish().await;
+    assert_eq!(world.record(cut).await.vectors[0].0.len(), size);
+    for (id, code, param) in [
+        (too_wide, ErrorCode::InvalidRequest, "dimensions"),
+        (one_long, ErrorCode::ContextLengthExceeded, "input"),
+        (third_long, ErrorCode::ContextLengthExceeded, "input[2]"),
+        (no_token, ErrorCode::InvalidRequest, "input[1]"),
+    ] {
+        let failed = world.ended(id).await;
+        let error = failed.error.unwrap();
+        assert_eq!(
+            (failed.state, error.code, error.param.as_deref()),
+            (JobState::Failed, code, Some(param)),
+            "{error}"
+        );
+    }
+    let record = world.record(many).await;
+    assert_eq!((record.vectors.len(), record.vectors[2_047].0.len()), (2_048, size));
+    let job = world.ended(many).await;
+    assert!(matches!(job.record, Some(RecordLocation::Staged(_))), "{:?}", job.record);
+    assert_eq!((job.usage.prompt_tokens, job.first_token_at), (record.usage.prompt_tokens, None));
+    world.stop().await;
+}
+
+#[tokio::test]
+async fn a_job_of_vectors_that_is_cancelled_leaves_the_engine() {
+    let world = World::new().await;
+    let texts: Vec<String> = (0..2_000).map(|nth| format!("{nth} ").repeat(20)).collect();
+    let id = world.accept(json!({"input": texts})).await;
+    world.publish().await;
+    let cancelled = world.store.cancel(&TenantId::local(), &id).await.unwrap();
+    assert!(matches!(cancelled, contract::CancelAnswer::Cancelled { .. }), "{cancelled:?}");
+    world.bus.tell(contract::Signal::Cancelled { job: id }).await;
+    // The engine is free for others.
+    let after = world.accept(json!({"input": "x"})).await;
+    world.publish().await;
+    assert_eq!(world.record(after).await.vectors.len(), 1);
+    assert_eq!(world.ended(id).await.state, JobState::Cancelled);
     world.stop().await;
 }

@@ -11,7 +11,7 @@ use gpu_worker::engine::fault::FaultPoint;
 use gpu_worker::engine::planner::Limits;
 use gpu_worker::engine::random::philox;
 use gpu_worker::engine::sampler::Choosing;
-use gpu_worker::engine::sequence::{DropMark, Ending, NoText, Prepared, SequenceId};
+use gpu_worker::engine::sequence::{DropMark, Ending, NoText, OfPrompt, Prepared, SequenceId};
 use gpu_worker::engine::{Command, spawn};
 
 const CANCELS: u64 = 1_000;
@@ -27,6 +27,7 @@ fn sequence(id: u64, mark: DropMark) -> Prepared {
         scope: None,
         prompt: (0..1 + draw(id, 1, 24)).map(|at| draw(id, 100 + at as u32, 150_000) as u32).collect(),
         choosing: Choosing { sampling: Sampling { temperature: 0.0, ..Sampling::default() }, seed: 0, logprobs: None },
+        of_prompt: OfPrompt::Nothing,
         max_tokens: 400,
         min_tokens: 0,
         end_ids: Vec::new(),
@@ -40,7 +41,7 @@ fn sequence(id: u64, mark: DropMark) -> Prepared {
 #[test]
 fn a_thousand_cancels_free_every_block_within_a_step() {
     let forward = common::fresh(common::QWEN, 96);
-    let limits = Limits { max_sequences: AT_ONCE, step_tokens: 64 };
+    let limits = Limits { max_sequences: AT_ONCE, step_tokens: 64, ..Limits::default() };
     let mut engine = spawn(Box::new(forward), limits, FaultPoint::default()).expect("a thread");
     let mut marks: HashMap<u64, DropMark> = HashMap::new();
     let mut asked: HashMap<u64, (u64, Instant)> = HashMap::new();

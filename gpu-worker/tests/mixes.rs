@@ -9,19 +9,23 @@ mod common;
 use std::collections::HashMap;
 use std::time::Instant;
 
-use contract::Sampling;
+use contract::{Pooling, Sampling};
 use gpu_worker::engine::plan::Forward;
 use gpu_worker::engine::planner::{Limits, Planner, StepOutput};
 use gpu_worker::engine::prefix::CacheScope;
 use gpu_worker::engine::random::philox;
 use gpu_worker::engine::sampler::Choosing;
-use gpu_worker::engine::sequence::{DropMark, NoText, Prepared, SequenceId};
+use gpu_worker::engine::sequence::{DropMark, NoText, OfPrompt, Prepared, PromptGives, SequenceId};
 
 const REQUESTS: usize = 24;
 const N_BLOCKS: usize = 64;
 
-/// Tokens with the bits of their log-probability and of the two likeliest beside it.
-type Answer = Vec<(u32, Vec<u32>)>;
+/// What a prompt gave, as bits, and the tokens with the bits of their log-probability and of the two likeliest beside it.
+#[derive(Debug, Default, Clone, PartialEq)]
+struct Answer {
+    prompt: Vec<u32>,
+    tokens: Vec<(u32, Vec<u32>)>,
+}
 
 fn draw(seed: u32, what: u32, below: usize) -> usize {
     philox([seed, what, 0, 0], [11, 12])[0] as usize % below
@@ -37,6 +41,14 @@ fn request(idx: usize, vocab: usize, scope: Option<CacheScope>) -> Prepared {
     let (family, n_alike) = (1_000 + idx as u32 % 3, n_prompt.saturating_sub(1 + draw(idx as u32, 4, 16)));
     let id_at = |at: usize| draw(if at < n_alike { family } else { idx as u32 }, 100 + at as u32, vocab) as u32;
     let greedy = idx.is_multiple_of(2);
+    // A quarter have their prompts scored, before an answer or alone, and a sixth become vectors.
+    let (of_prompt, generates) = match idx % 12 {
+        1 | 5 => (OfPrompt::Scores(2), true),
+        9 => (OfPrompt::Scores(2), false),
+        6 => (OfPrompt::Vector(Pooling::Last), false),
+        11 => (OfPrompt::Vector(Pooling::Mean), false),
+        _ => (OfPrompt::Nothing, true),
+    };
     Prepared {
         id: SequenceId(idx as u64),
         scope,
@@ -52,7 +64,8 @@ fn request(idx: usize, vocab: usize, scope: Option<CacheScope>) -> Prepared {
             seed: 1_000 + idx as u64,
             logprobs: Some(2),
         },
-        max_tokens: 2 + draw(idx as u32, 2, 9) as u32,
+        of_prompt,
+        max_tokens: if generates { 2 + draw(idx as u32, 2, 9) as u32 } else { 0 },
         min_tokens: 0,
         end_ids: Vec::new(),
         grammar: None,
@@ -93,10 +106,20 @@ fn run(
         let logits = forward.step(&plan).expect("the step is computed");
         let mut out = StepOutput::default();
         planner.commit(&plan, &logits, &mut out);
+        for prompt in out.prompts {
+            let bits = &mut outcome.answers.entry(prompt.id.0).or_default().prompt;
+            match prompt.gives {
+                PromptGives::Scores(scores) => bits.extend(scores.iter().flat_map(|scored| {
+                    let top = scored.top.iter().flat_map(|(id, logprob)| [*id, logprob.to_bits()]);
+                    [scored.rank, scored.logprob.to_bits()].into_iter().chain(top)
+                })),
+                PromptGives::Vector(vector) => bits.extend(vector.iter().map(|x| x.to_bits())),
+            }
+        }
         for token in out.tokens {
             let (own, top) = token.chosen.logprobs.expect("log-probabilities were asked for");
             let bits = std::iter::once(own.to_bits()).chain(top.iter().map(|(_, logprob)| logprob.to_bits()));
-            outcome.answers.entry(token.id.0).or_default().push((token.chosen.id, bits.collect()));
+            outcome.answers.entry(token.id.0).or_default().tokens.push((token.chosen.id, bits.collect()));
         }
         left -= out.ended.len();
         outcome.cached_tokens += out.ended.iter().map(|ended| ended.cached_tokens).sum::<u32>();
@@ -111,11 +134,12 @@ fn run(
 
 fn any_mix_gives_what_each_gets_alone(model: &str) {
     let begin = Instant::now();
-    let n_mixes = std::env::var("PENSTOCK_MIXES").map_or(30, |mixes| mixes.parse().expect("PENSTOCK_MIXES is a number"));
+    let n_mixes =
+        std::env::var("PENSTOCK_MIXES").map_or(30, |mixes| mixes.parse().expect("PENSTOCK_MIXES is a number"));
     let mut forward = common::fresh(model, N_BLOCKS);
     let alone: Vec<Answer> = (0..REQUESTS)
         .map(|idx| {
-            let limits = Limits { max_sequences: 1, step_tokens: 256 };
+            let limits = Limits { max_sequences: 1, step_tokens: 256, ..Limits::default() };
             let mut outcome = run(&mut forward, &[idx], None, limits, (N_BLOCKS, 1));
             outcome.answers.remove(&(idx as u64)).expect("it was run")
         })
@@ -128,7 +152,11 @@ fn any_mix_gives_what_each_gets_alone(model: &str) {
         }
         // A sixteenth of the mixes takes all sixteen at once; the others what they draw.
         idxs.truncate(if mix % 16 == 0 { 16 } else { 2 + draw(mix, 3, 12) });
-        let limits = Limits { max_sequences: 1 + draw(mix, 4, 16), step_tokens: [1, 7, 16, 33, 256][draw(mix, 5, 5)] };
+        let limits = Limits {
+            max_sequences: 1 + draw(mix, 4, 16),
+            step_tokens: [1, 7, 16, 33, 256][draw(mix, 5, 5)],
+            ..Limits::default()
+        };
         let n_blocks = 5 + draw(mix, 6, 12);
         let scope = Some(CacheScope::from_key([7; 32]));
         let outcome = run(&mut forward, &idxs, scope, limits, (n_blocks, draw(mix, 7, 3)));
@@ -143,7 +171,10 @@ fn any_mix_gives_what_each_gets_alone(model: &str) {
         preemptions += outcome.preemptions;
         cached += outcome.cached_tokens;
     }
-    assert!(preemptions >= u64::from(n_mixes / 10), "the small pools were meant to preempt, and did {preemptions} times");
+    assert!(
+        preemptions >= u64::from(n_mixes / 10),
+        "the small pools were meant to preempt, and did {preemptions} times"
+    );
     assert!(cached > 10 * n_mixes, "the families were meant to share, and {cached} tokens were found");
     println!(
         "{model}: {n_mixes} mixes, {compared} answers bit-equal, {preemptions} preemptions, {cached} tokens found, {:.0} s",

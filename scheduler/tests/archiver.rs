@@ -190,6 +190,8 @@ fn job() -> NewJob {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            echo: false,
+            prompt_logprobs: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,
@@ -216,6 +218,8 @@ fn record(job: &NewJob, release: Fingerprint) -> Record {
         seed: 1,
         prompt_text: "secret".into(),
         prompt_ids: vec![5, 6],
+        prompt_tokens: None,
+        vectors: vec![],
         choices: vec![ChoiceRecord {
             output_ids: vec![7, 8],
             text: "told you".into(),

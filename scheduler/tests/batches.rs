@@ -190,6 +190,8 @@ impl World {
                     seed: leased.seed,
                     prompt_text: prompt.clone(),
                     prompt_ids: vec![1, 2],
+                    prompt_tokens: None,
+                    vectors: vec![],
                     choices: vec![ChoiceRecord {
                         output_ids: vec![3],
                         text: format!("re {prompt}"),

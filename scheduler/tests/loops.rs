@@ -210,6 +210,8 @@ fn job() -> NewJob {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            echo: false,
+            prompt_logprobs: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

@@ -161,6 +161,8 @@ fn job(trajectory: TrajectoryMode, keep: Option<Duration>) -> NewJob {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            echo: false,
+            prompt_logprobs: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,
@@ -186,6 +188,8 @@ fn record(job: &NewJob) -> Record {
         seed: 1,
         prompt_text: SECRET.into(),
         prompt_ids: vec![5, 6],
+        prompt_tokens: None,
+        vectors: vec![],
         choices: vec![ChoiceRecord {
             output_ids: vec![7, 8],
             text: SECRET.into(),

@@ -174,6 +174,67 @@ def completion_logprobs():
     equal(shown.text_offset, starts, "where each token begins")
 
 
+@check
+def an_echo_scores_the_prompt():
+    prompt = "The capital of France is"
+    scored = complete(prompt, echo=True, max_tokens=0, logprobs=1)
+    choice, logprobs = scored.choices[0], scored.choices[0].logprobs
+    equal((choice.text, choice.finish_reason), (prompt, "length"), "echo")
+    equal(scored.usage.completion_tokens, 0, "echo, tokens generated")
+    n = scored.usage.prompt_tokens
+    equal([len(each) for each in (logprobs.tokens, logprobs.token_logprobs, logprobs.top_logprobs)], [n] * 3, "echo, lengths")
+    equal((logprobs.token_logprobs[0], logprobs.top_logprobs[0]), (None, None), "echo, the first token")
+    assert all(-30 < value <= 0 for value in logprobs.token_logprobs[1:]), f"echo: {logprobs.token_logprobs}"
+    equal("".join(logprobs.tokens), prompt, "echo, tokens joined")
+    equal([prompt[at:].startswith(token) for at, token in zip(logprobs.text_offset, logprobs.tokens)], [True] * n, "echo, offsets")
+    # What is generated and then given has the same log-probability both ways.
+    both = complete(prompt, echo=True, max_tokens=1, logprobs=1)
+    equal(both.choices[0].logprobs.token_logprobs[:n], logprobs.token_logprobs, "echo with an answer")
+    generated = both.choices[0].logprobs
+    again = complete(both.choices[0].text, echo=True, max_tokens=0, logprobs=1).choices[0].logprobs
+    equal((again.tokens[-1], again.token_logprobs[-1]), (generated.tokens[-1], generated.token_logprobs[-1]), "echo of an answer")
+    equal(complete(prompt, echo=True, max_tokens=0).choices[0].logprobs, None, "echo without logprobs")
+
+
+@check
+def prompt_logprobs_of_a_chat():
+    answer = chat("Hi", max_tokens=1, extra_body={"prompt_logprobs": 2})
+    scores = answer.model_extra["prompt_logprobs"]
+    equal((len(scores), scores[0]), (answer.usage.prompt_tokens, None), "prompt_logprobs")
+    for score in scores[1:]:
+        ranks = sorted(entry["rank"] for entry in score.values())
+        assert ranks[:2] == [1, 2] and len(ranks) in (2, 3), f"prompt_logprobs: {score}"
+
+
+def vector_of(text, **options):
+    return client.embeddings.create(model=MODEL, input=text, **options).data[0].embedding
+
+
+@check
+def embeddings():
+    texts = ["A cat sat on the mat.", "A kitten lay on the rug.", "Quarterly revenue fell by 3 %."] * 7
+    answer = client.embeddings.create(model=MODEL, input=texts)
+    equal([(each.index, each.object) for each in answer.data], [(n, "embedding") for n in range(21)], "embeddings")
+    equal((answer.object, answer.model), ("list", MODEL), "embeddings")
+    vectors = [each.embedding for each in answer.data]
+    equal(vectors[:3], vectors[3:6], "equal texts, equal vectors")
+    equal([vector_of(text) for text in texts[:3]], vectors[:3], "vectors of texts alone")
+    # The package asks for base64 by itself; numbers must be the same ones.
+    equal(vector_of(texts[0], encoding_format="float"), vectors[0], "encoding_format float")
+    dot = lambda a, b: sum(x * y for x, y in zip(a, b))
+    assert all(abs(dot(vector, vector) - 1) < 1e-5 for vector in vectors), "vectors are one long"
+    mean = client.embeddings.create(model=MODEL, input=texts[:3], extra_body={"pooling": "mean"})
+    mean = [each.embedding for each in mean.data]
+    assert dot(mean[0], mean[1]) > dot(mean[0], mean[2]), "what means alike is nearer"
+    whole, part = vectors[0], vector_of(texts[0], dimensions=64)
+    length = dot(whole[:64], whole[:64]) ** 0.5
+    assert len(part) == 64 and all(abs(x - y / length) < 1e-5 for x, y in zip(part, whole)), "dimensions"
+    refused(openai.BadRequestError, 400, "dimensions", "invalid_request", lambda: vector_of("x", dimensions=100_000), "too wide")
+    longer = "word " * 40_000
+    call = lambda: client.embeddings.create(model=MODEL, input=["a", longer])
+    refused(openai.BadRequestError, 400, "input[1]", "context_length_exceeded", call, "too long")
+
+
 def spent(usage):
     """The tokens of a call, but for how many were found in the cache: the same call again finds more."""
     return usage.prompt_tokens, usage.completion_tokens, usage.total_tokens

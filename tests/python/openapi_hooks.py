@@ -44,6 +44,10 @@ def know_model(request):
     if not gives_way(request.get("model")):
         return
     request["model"] = KNOWN["model"]
+    if "input" in request:
+        # Vectors have no tokens to limit. Any value is a right one to the description, a text is one to the server.
+        request["input"] = "Hello"
+        return
     if request.get("max_completion_tokens") is None and request.get("max_tokens") is None:
         request["max_tokens"] = MOST_TOKENS
     for name in ("max_tokens", "max_completion_tokens", "min_tokens"):

@@ -27,6 +27,7 @@ pub(crate) fn is_limited(method: &Method, route: &str) -> bool {
         "/v1/jobs:batch",
         "/v1/chat/completions",
         "/v1/completions",
+        "/v1/embeddings",
         "/v1/files",
         "/v1/batches",
         "/v1/batches/{id}/resubmit",

@@ -7,13 +7,14 @@ use axum::Json;
 use axum::extract::{Request, State};
 use axum::http::HeaderValue;
 use axum::response::{IntoResponse, Response};
-use contract::openai::bodies::{ChatCompletion, TextCompletion};
+use contract::openai::batches::endpoint;
+use contract::openai::bodies::{ChatCompletion, EmbeddingList, TextCompletion};
 use contract::openai::canonical::body_hash;
 use contract::openai::native::EmptiedBody;
-use contract::openai::requests::{ChatRequest, CompletionRequest};
+use contract::openai::requests::{ChatRequest, CompletionRequest, EmbeddingRequest};
 use contract::openai::stream::{Chunks, DONE};
 use contract::openai::views::result_body;
-use contract::openai::{ErrorEnvelope, ParseCode, ParseError, Parsed, parse_chat, parse_completion};
+use contract::openai::{ErrorEnvelope, ParseCode, ParseError, Parsed, parse};
 use contract::{Class, IdempotencyKey, Job, Kind, ServedModel, TenantId};
 use tokio::time::Instant;
 
@@ -88,14 +89,40 @@ pub(super) async fn completion(
     call(state, caller, Kind::Completion, request).await
 }
 
+/// Turns texts into vectors, one for each, in their order.
+///
+/// They are computed together, and each is the same as if it had come alone. Preferences as with chats; there are no streams.
+#[utoipa::path(post, path = "/v1/embeddings", tag = "openai", request_body = EmbeddingRequest,
+    params(
+        ("Prefer" = Option<String>, Header, description = "`respond-async`, and `wait=N` beside it"),
+        ("Idempotency-Key" = Option<String>, Header, description = "A repeat waits for the same job; hanging up does not cancel it"),
+    ),
+    responses(
+        (status = 200, description = "The vectors", body = EmbeddingList),
+        (status = 202, description = "Accepted, as preferred", body = contract::openai::native::JobObject),
+        (status = 400, description = "A field is wrong, or an input is too long: `param` names it", body = ErrorEnvelope),
+        (status = 404, description = "No such model", body = ErrorEnvelope),
+        (status = 409, description = "Somebody cancelled the job", body = ErrorEnvelope),
+        (status = 410, description = "The job of this key has ended, and its answer is not kept any more", body = EmptiedBody),
+        (status = 422, description = "The key was used with another body", body = ErrorEnvelope),
+        (status = 429, description = "The queue is full, or the tenant has used up a limit; nothing was written", body = ErrorEnvelope),
+        (status = 502, description = "The job failed", body = ErrorEnvelope),
+        (status = 503, description = "No worker is ready, or the store cannot be used now", body = ErrorEnvelope),
+        (status = 504, description = "The deadline passed", body = ErrorEnvelope),
+    ))]
+pub(super) async fn embedding(
+    State(state): State<AppState>,
+    caller: Caller,
+    request: Request,
+) -> Result<Response, ApiError> {
+    call(state, caller, Kind::Embedding, request).await
+}
+
 async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> Result<Response, ApiError> {
     let (prefer, traceparent) = (Prefer::of(request.headers()), headers::traceparent(request.headers()));
     let key = headers::idempotency_key(request.headers())?;
     let value = body::json(request, &state.deps.limits).await?;
-    let (parsed, route) = match kind {
-        Kind::Chat => (parse_chat(&value)?, "/v1/chat/completions"),
-        Kind::Completion => (parse_completion(&value)?, "/v1/completions"),
-    };
+    let (parsed, route) = (parse(kind, &value)?, endpoint(kind));
     let model = state.model(&parsed.request.model)?;
     submit::check(&model, &parsed.request, "")?;
     if prefer.respond_async {

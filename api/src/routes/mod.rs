@@ -79,6 +79,7 @@ fn described() -> OpenApiRouter<AppState> {
         .routes(routes!(sequences::resume))
         .routes(routes!(completions::chat))
         .routes(routes!(completions::completion))
+        .routes(routes!(completions::embedding))
         .routes(routes!(models::list))
         .routes(routes!(models::get))
         .routes(routes!(health::livez))

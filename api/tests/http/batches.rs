@@ -101,7 +101,7 @@ const MEMBERS: [&str; 21] = [
 async fn a_batch_is_accepted_and_looks_like_openais() {
     let world = World::new().await;
     let (from, input) = (now(), uploaded(&world, LINES).await);
-    for endpoint in ["/v1/chat/completions", "/v1/completions"] {
+    for endpoint in ["/v1/chat/completions", "/v1/completions", "/v1/embeddings"] {
         let mut body = with(&asked(&input), "metadata", json!({"team": "a"}));
         body["endpoint"] = json!(endpoint);
         body["output_expires_after"] = json!({"anchor": "created_at", "seconds": 3_600});

@@ -71,6 +71,7 @@ async fn the_description_has_every_route_and_no_other() {
         "post /v1/batches/{id}/resubmit",
         "post /v1/chat/completions",
         "post /v1/completions",
+        "post /v1/embeddings",
         "post /v1/files",
         "post /v1/jobs",
         "post /v1/jobs/{id}/cancel",

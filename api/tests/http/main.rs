@@ -6,6 +6,7 @@ mod batches;
 mod bulk;
 mod contract_routes;
 mod degraded;
+mod embeddings;
 mod endings;
 mod files;
 mod jobs;

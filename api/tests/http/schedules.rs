@@ -152,7 +152,7 @@ async fn what_is_wrong_is_named_and_leaves_nothing() {
         ("/timezone", json!("Berlin"), "timezone", "Europe/Berlin"),
         ("/name", json!(""), "name", "1 to 200"),
         ("/overlap", json!("queue"), "overlap", "skip and allow"),
-        ("/batch/endpoint", json!("/v1/embeddings"), "batch.endpoint", "/v1/completions"),
+        ("/batch/endpoint", json!("/v1/images/generations"), "batch.endpoint", "/v1/completions"),
         ("/batch/run_after", json!(1), "batch.run_after", "leave it out"),
         ("/batch/input_file_id", json!(FileId::new().to_string()), "batch.input_file_id", "POST /v1/files"),
         ("/batch/input_file_id", json!(output.id.to_string()), "batch.input_file_id", "purpose batch"),

@@ -227,9 +227,12 @@ impl World {
     }
 
     pub async fn succeed(&self, leased: &Leased, script: &[(u32, &str)]) {
-        let record = record(leased, script);
+        self.commit(leased, &record(leased, script)).await;
+    }
+
+    pub async fn commit(&self, leased: &Leased, record: &Record) {
         let bytes = RecordLocation::Inline(record.encode().unwrap());
-        self.finish(&leased.lease, succeeded(&record, bytes)).await;
+        self.finish(&leased.lease, succeeded(record, bytes)).await;
     }
 
     pub async fn fail(&self, lease: &Lease, error: JobError) {
@@ -292,6 +295,8 @@ pub fn record(leased: &Leased, script: &[(u32, &str)]) -> Record {
         seed: leased.seed,
         prompt_text: "Hi".into(),
         prompt_ids: vec![1, 2],
+        prompt_tokens: None,
+        vectors: vec![],
         choices: vec![ChoiceRecord {
             output_ids: script.iter().map(|(id, _)| *id).collect(),
             text,

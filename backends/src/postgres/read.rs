@@ -204,7 +204,7 @@ fn unarchived(row: &PgRow) -> Result<Unarchived, Fault> {
 }
 
 pub(super) fn kind(text: &str) -> Result<Kind, Fault> {
-    [Kind::Chat, Kind::Completion]
+    Kind::ALL
         .into_iter()
         .find(|kind| kind.as_str() == text)
         .ok_or_else(|| Fault::Corrupt(format!("column kind: `{text}` is not a kind of job")))

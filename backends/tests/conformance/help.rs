@@ -74,6 +74,8 @@ pub fn job() -> NewJob {
             stop_token_ids: vec![],
             logprobs: Some(2),
             constraint: None,
+            echo: false,
+            prompt_logprobs: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

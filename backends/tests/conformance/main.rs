@@ -80,6 +80,7 @@ on_every_store!(store_accept:
     an_accepted_job_is_shown_as_submitted,
     an_accepted_job_is_known_without_a_look,
     every_seed_survives,
+    every_kind_of_job_survives,
     bound_is_exact_under_concurrent_accepts,
     a_refused_job_leaves_nothing,
     a_bound_of_zero_refuses_all,

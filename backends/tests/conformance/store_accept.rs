@@ -1,6 +1,9 @@
 //! Accepting: bounds, keys, batch lines, sequences.
 
-use contract::{Class, ErrorCode, Fingerprint, Job, JobError, JobId, JobState, NewJob, Outcome, Refused};
+use contract::{
+    Class, Embedding, ErrorCode, Fingerprint, Input, Job, JobError, JobId, JobState, Kind, NewJob, Outcome, Pooling,
+    Prompt, Refused, Request, VectorFormat,
+};
 use futures::future::join_all;
 use uuid::Uuid;
 
@@ -43,6 +46,30 @@ pub async fn every_seed_survives(t: &mut dyn StoreUnderTest) {
         let id = accept(&*store, NewJob { seed, ..job() }).await.job;
         assert_eq!(get(&*store, id).await.seed, seed);
         assert_eq!(lease(&*store, id, 0, "w").await.unwrap().seed, seed);
+    }
+}
+
+pub async fn every_kind_of_job_survives(t: &mut dyn StoreUnderTest) {
+    let store = t.store();
+    let vectors = Embedding {
+        inputs: vec![Prompt::Text("Grüße".into()), Prompt::Tokens(vec![1, 2])],
+        pooling: Pooling::Mean,
+        normalize: true,
+        dimensions: Some(8),
+        format: VectorFormat::Base64,
+    };
+    let chat = job().request;
+    let completion = Request {
+        input: Input::Completion(Prompt::Tokens(vec![7])),
+        echo: true,
+        prompt_logprobs: Some(3),
+        ..chat.clone()
+    };
+    let embedding = Request { input: Input::Embedding(vectors), max_tokens: Some(0), ..chat.clone() };
+    for (request, kind) in [chat, completion, embedding].into_iter().zip(Kind::ALL) {
+        let id = accept(&*store, NewJob { request: request.clone(), ..job() }).await.job;
+        assert_eq!(get(&*store, id).await.kind, kind);
+        assert_eq!(lease(&*store, id, 0, "w").await.unwrap().request, request);
     }
 }
 

@@ -56,7 +56,7 @@ fn nightly(input: FileId) -> NewSchedule {
         enabled: true,
         batch: BatchTemplate {
             input,
-            endpoint: Kind::Completion,
+            endpoint: Kind::Embedding,
             window: secs(5_400),
             window_text: "90m".into(),
             metadata: [("k\0".to_owned(), "v\u{f8ff}".to_owned())].into(),

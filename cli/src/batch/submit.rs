@@ -71,8 +71,8 @@ pub async fn run(args: &SubmitArgs, server: &Server) -> anyhow::Result<ExitCode>
         Some(route) => route.clone(),
         None => route_of(&args.file)?,
     };
-    let known = [Kind::Chat, Kind::Completion].map(endpoint);
-    ensure!(known.contains(&route.as_str()), "{route} cannot be called by a batch: {} can", known.join(" and "));
+    let known = Kind::ALL.map(endpoint);
+    ensure!(known.contains(&route.as_str()), "{route} cannot be called by a batch: {} can", known.join(", "));
     // A file that cannot be written is found before the upload.
     let mut sink = match &args.output {
         Some(output) => Some(args.sink(output)?),

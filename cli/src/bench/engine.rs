@@ -8,7 +8,7 @@ use gpu_worker::engine::plan::Forward;
 use gpu_worker::engine::planner::{Limits, Planner, StepOutput};
 use gpu_worker::engine::random::philox;
 use gpu_worker::engine::sampler::Choosing;
-use gpu_worker::engine::sequence::{DropMark, NoText, Prepared, SequenceId};
+use gpu_worker::engine::sequence::{DropMark, NoText, OfPrompt, Prepared, SequenceId};
 use serde::Serialize;
 
 use super::Conditions;
@@ -158,7 +158,7 @@ fn median(forward: &mut dyn Forward, batch: usize, shape: Shape, repeat: usize) 
 
 fn measure(forward: &mut dyn Forward, batch: usize, shape: Shape) -> anyhow::Result<Row> {
     let Shape { n_prompt, n_output, step_tokens } = shape;
-    let limits = Limits { max_sequences: batch, step_tokens };
+    let limits = Limits { max_sequences: batch, step_tokens, ..Limits::default() };
     let mut planner = Planner::new(limits, forward.n_blocks());
     let vocab = forward.vocab_size() as u32;
     for id in 0..batch {
@@ -204,6 +204,7 @@ fn random_sequence(id: usize, n_prompt: usize, n_output: usize, vocab: u32) -> P
         scope: None,
         prompt: (0..n_prompt).map(|idx| philox([id as u32, idx as u32, 0, 0], [0, 0])[0] % vocab).collect(),
         choosing: Choosing { sampling: Sampling { temperature: 0.0, ..Sampling::default() }, seed: 0, logprobs: None },
+        of_prompt: OfPrompt::Nothing,
         max_tokens: n_output as u32,
         min_tokens: 0,
         end_ids: Vec::new(),

@@ -204,6 +204,8 @@ impl Bench {
                 stop_token_ids: Vec::new(),
                 logprobs: None,
                 constraint: None,
+                echo: false,
+                prompt_logprobs: None,
             },
             metadata: BTreeMap::new(),
             batch_line: None,

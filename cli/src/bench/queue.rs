@@ -142,7 +142,7 @@ pub(super) async fn start(mut settings: Config) -> anyhow::Result<Parts> {
         embedded::turned_on(stopped.clone()),
     ));
     let worker_config = WorkerConfig {
-        limits: Limits { max_sequences: SEQUENCES, step_tokens: 16 * SEQUENCES },
+        limits: Limits { max_sequences: SEQUENCES, step_tokens: 16 * SEQUENCES, ..Limits::default() },
         prefix_cache: embedded::prefix_cache(&settings),
         lease_ttl: settings.worker.lease(),
         drain_grace: Duration::from_secs(1),

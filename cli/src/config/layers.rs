@@ -315,6 +315,7 @@ mod tests {
         assert_eq!(serve.model, "qwen2.5-coder-0.5b-instruct-q4_k_m");
         assert_eq!(serve.drain, Duration::from_secs(30));
         assert_eq!((engine.max_sequences.get(), engine.step_tokens.get()), (32, 256));
+        assert_eq!((engine.single_pass_batch.get(), engine.single_pass_wait), (32, Duration::from_millis(2)));
         assert_eq!(engine.kv_cache_bytes, 1_073_741_824);
         assert!(engine.prefix_cache && engine.shared_cache_groups.as_lists().is_empty());
         assert_eq!((limits.interactive.get(), limits.standard.get(), limits.bulk.get()), (256, 10_000, 5_000_000));
@@ -373,6 +374,7 @@ mod tests {
                 "the default is \"127.0.0.1:8080\"",
             ),
             ("[engine]\nmax_sequences = 0", "setting engine.max_sequences (file some.toml): ", "the default is 32"),
+            ("[engine]\nsingle_pass_wait_ms = 60001", "setting engine.single_pass_wait_ms", "more than a minute"),
             ("[engine]\nkv_cache_mib = 0", "setting engine.kv_cache_mib", "out of range: 1 to"),
             ("[engine]\nkv_cache_mib = -1", "setting engine.kv_cache_mib", "-1"),
             ("[serve]\ndrain_seconds = 1000000", "setting serve.drain_seconds", "more than a day"),

@@ -11,7 +11,7 @@ use contract::TrajectoryMode;
 use gpu_worker::TenantGroups;
 use serde::{Deserialize, Serialize};
 
-use super::units::{days, mib, seconds, tenant_groups};
+use super::units::{days, mib, millis, seconds, tenant_groups};
 
 /// `[serve]`
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -74,6 +74,11 @@ pub struct Engine {
     pub max_sequences: NonZeroUsize,
     /// Most tokens in one step: decode tokens of running sequences and prefill chunks of new ones together.
     pub step_tokens: NonZeroUsize,
+    /// Most texts that are embedded or scored in one step.
+    pub single_pass_batch: NonZeroUsize,
+    /// Longest time that such a text waits for others to be computed with.
+    #[serde(rename = "single_pass_wait_ms", with = "millis")]
+    pub single_pass_wait: Duration,
     /// Memory of the key-value cache in bytes, taken at start.
     #[serde(rename = "kv_cache_mib", with = "mib")]
     pub kv_cache_bytes: u64,
@@ -90,6 +95,8 @@ impl Default for Engine {
             threads: usable_cores(),
             max_sequences: NonZeroUsize::new(32).expect("not zero"),
             step_tokens: NonZeroUsize::new(256).expect("not zero"),
+            single_pass_batch: NonZeroUsize::new(32).expect("not zero"),
+            single_pass_wait: Duration::from_millis(2),
             kv_cache_bytes: 1024 << 20,
             prefix_cache: true,
             shared_cache_groups: TenantGroups::default(),

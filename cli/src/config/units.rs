@@ -21,6 +21,27 @@ pub mod seconds {
     }
 }
 
+/// `…_ms`: whole milliseconds, read into a `Duration`.
+pub mod millis {
+    use std::time::Duration;
+
+    use serde::{Deserialize, Deserializer, Serializer, de::Error};
+
+    /// A minute is more than any of these waits can mean.
+    const MOST: u64 = 60_000;
+
+    pub fn serialize<S: Serializer>(value: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(u64::try_from(value.as_millis()).unwrap_or(u64::MAX))
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Duration, D::Error> {
+        match u64::deserialize(deserializer)? {
+            millis @ ..=MOST => Ok(Duration::from_millis(millis)),
+            millis => Err(D::Error::custom(format!("{millis} milliseconds is more than a minute ({MOST})"))),
+        }
+    }
+}
+
 /// `…_days`: whole days, read into a `Duration`.
 pub mod days {
     use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use contract::{ChoiceRecord, FinishReason, Record, TokenLogprob};
+use contract::{ChoiceRecord, FinishReason, Input, Record, TokenLogprob};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -83,6 +83,9 @@ pub fn check(record: &Record) -> Result<(), String> {
     if !fits {
         return damaged("a sampling parameter is out of range");
     }
+    if let Input::Embedding(_) = record.request.input {
+        return Err("it is an embedding: it has no tokens to compare".to_owned());
+    }
     if record.choices.len() != usize::from(record.request.sampling.n) {
         return damaged("it has not as many choices as were asked for");
     }
@@ -92,10 +95,12 @@ pub fn check(record: &Record) -> Result<(), String> {
     }
     for choice in &record.choices {
         let n_output = choice.output_ids.len();
-        if n_output == 0 {
+        // Only what shows or scores its prompt alone has none.
+        if n_output == 0 && record.request.max_tokens != Some(0) {
             return damaged("`output_ids` are empty");
         }
-        if choice.ends.len() != n_output || choice.ends.last().is_none_or(|end| *end as usize != choice.text.len()) {
+        let end = choice.ends.last().map_or(0, |end| *end as usize);
+        if choice.ends.len() != n_output || end != choice.text.len() {
             return damaged("`ends` do not fit `output_ids` and `text`");
         }
         let logprobs = choice.logprobs.as_ref().map(Vec::len);

@@ -39,6 +39,7 @@ pub async fn run(
     let preparer = Preparer {
         context_tokens: loaded.forward.context_tokens(),
         vocab_size: loaded.forward.vocab_size(),
+        hidden_size: loaded.forward.hidden_size(),
         cache_tokens: loaded.cache_tokens,
         // Every record is computed as a whole: what is compared owes nothing to another.
         scopes: None,
@@ -57,7 +58,7 @@ pub async fn run(
             let (name, leased, now) = (Running(next as u64), again(&records[next]), Instant::now());
             match preparer.prepare(name, &leased, DropMark::default(), now) {
                 Ok(ready) => {
-                    running.insert(name, Collected::new(leased, now, ready.prompt_text, ready.prompt_ids));
+                    running.insert(name, Collected::new(leased, now, ready.prompt));
                     for sequence in ready.prepared {
                         let started = engine.commands.send(Command::Start(Box::new(sequence))).await;
                         started.ok().context("the engine died")?;

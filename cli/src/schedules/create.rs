@@ -95,8 +95,8 @@ pub async fn run(args: &CreateArgs, server: &Server) -> anyhow::Result<ExitCode>
         (None, None) => route_of(&args.file)?,
         (None, Some(id)) => anyhow::bail!("say with --endpoint which route the lines of {id} call"),
     };
-    let known = [Kind::Chat, Kind::Completion].map(endpoint);
-    ensure!(known.contains(&route.as_str()), "{route} cannot be called by a batch: {} can", known.join(" and "));
+    let known = Kind::ALL.map(endpoint);
+    ensure!(known.contains(&route.as_str()), "{route} cannot be called by a batch: {} can", known.join(", "));
     let file = match uploaded {
         Some(id) => id,
         None => {

@@ -1,7 +1,8 @@
 //! From an item of a dataset to a request, with the defaults given on the command line.
 
 use contract::Kind;
-use contract::openai::{ParseError, Parsed, parse_chat, parse_completion};
+use contract::openai::batches::{endpoint, kind_of};
+use contract::openai::{ParseError, Parsed, parse};
 use serde_json::{Map, Value};
 
 /// What a line asks for.
@@ -81,9 +82,11 @@ fn body_of(object: Map<String, Value>, model: &str, any_model: bool, defaults: &
     } else {
         plain_line(object, model, defaults)?
     };
-    set_default(&mut body, &["max_tokens", "max_completion_tokens"], defaults.max_tokens.map(Value::from));
-    set_default(&mut body, &["temperature"], defaults.temperature.map(Value::from));
-    set_default(&mut body, &["seed"], defaults.seed.map(Value::from));
+    if kind != Kind::Embedding {
+        set_default(&mut body, &["max_tokens", "max_completion_tokens"], defaults.max_tokens.map(Value::from));
+        set_default(&mut body, &["temperature"], defaults.temperature.map(Value::from));
+        set_default(&mut body, &["seed"], defaults.seed.map(Value::from));
+    }
     if any_model {
         body.insert("model".to_owned(), model.into());
     }
@@ -101,10 +104,7 @@ fn body_of(object: Map<String, Value>, model: &str, any_model: bool, defaults: &
         ));
     }
     let value = Value::Object(body);
-    let parsed = match kind {
-        Kind::Chat => parse_chat(&value),
-        Kind::Completion => parse_completion(&value),
-    }?;
+    let parsed = parse(kind, &value)?;
     Ok(Body { kind, value, parsed })
 }
 
@@ -114,13 +114,10 @@ fn batch_line(mut object: Map<String, Value>) -> Result<(Kind, Map<String, Value
         Some(Value::String(method)) if method == "POST" => {}
         _ => return Err(refusal(Some("method"), "invalid_value", "method must be \"POST\"")),
     }
-    let kind = match object.remove("url") {
-        Some(Value::String(url)) if url == "/v1/chat/completions" => Kind::Chat,
-        Some(Value::String(url)) if url == "/v1/completions" => Kind::Completion,
-        _ => {
-            let message = "url must be \"/v1/chat/completions\" or \"/v1/completions\"";
-            return Err(refusal(Some("url"), "invalid_value", message));
-        }
+    let url = object.remove("url");
+    let Some(kind) = url.as_ref().and_then(Value::as_str).and_then(kind_of) else {
+        let message = format!("url must be one of {}", Kind::ALL.map(endpoint).join(", "));
+        return Err(refusal(Some("url"), "invalid_value", message));
     };
     let Some(Value::Object(body)) = object.remove("body") else {
         return Err(refusal(Some("body"), "invalid_type", "body must be a JSON object"));
@@ -132,21 +129,26 @@ fn batch_line(mut object: Map<String, Value>) -> Result<(Kind, Map<String, Value
     Ok((kind, body))
 }
 
-/// `{prompt, …}` or `{messages, …}` with the fields of the OpenAI body beside it.
+/// `{prompt, …}`, `{messages, …}` or `{input, …}` with the fields of the OpenAI body beside it.
 fn plain_line(
     mut object: Map<String, Value>,
     model: &str,
     defaults: &Defaults,
 ) -> Result<(Kind, Map<String, Value>), Refusal> {
-    let kind = match (object.contains_key("messages"), object.contains_key("prompt")) {
-        (true, false) => Kind::Chat,
-        (false, true) => Kind::Completion,
-        (true, true) => {
-            return Err(refusal(Some("prompt"), "invalid_value", "give `prompt` or `messages`, not both"));
-        }
-        (false, false) => {
-            let message = "the line needs `prompt`, `messages`, or the fields of a batch line (method, url, body)";
+    let has = |name| object.contains_key(name);
+    let kind = match (has("messages"), has("prompt"), has("input")) {
+        (true, false, false) => Kind::Chat,
+        (false, true, false) => Kind::Completion,
+        (false, false, true) => Kind::Embedding,
+        (false, false, false) => {
+            let message =
+                "the line needs `prompt`, `messages`, `input`, or the fields of a batch line (method, url, body)";
             return Err(refusal(None, "missing_required_parameter", message));
+        }
+        _ => {
+            let first = if has("prompt") { "prompt" } else { "input" };
+            let message = "give one of `prompt`, `messages` and `input`";
+            return Err(refusal(Some(first), "invalid_value", message));
         }
     };
     if !object.contains_key("model") {
@@ -178,6 +180,14 @@ mod tests {
     }
 
     #[test]
+    fn texts_for_vectors_take_no_defaults_of_answers() {
+        let line = ask(json!({"input": ["a", "b"]})).request.unwrap();
+        assert_eq!((line.kind, line.parsed.request.max_tokens), (Kind::Embedding, Some(0)));
+        let line = ask(json!({"method": "POST", "url": "/v1/embeddings", "body": {"model": "m", "input": "a"}}));
+        assert_eq!(line.request.unwrap().kind, Kind::Embedding);
+    }
+
+    #[test]
     fn the_three_forms_are_read() {
         let batch = ask(json!({"custom_id": "a", "method": "POST", "url": "/v1/chat/completions",
             "body": {"model": "m", "messages": [{"role": "user", "content": "hi"}], "max_completion_tokens": 9}}));
@@ -203,7 +213,10 @@ mod tests {
             (json!({"prompt": "x", "model": "other"}), Some("model")),
             (json!({"prompt": "x", "stream": true}), Some("stream")),
             (json!({"method": "GET", "url": "/v1/completions", "body": {}}), Some("method")),
-            (json!({"method": "POST", "url": "/v1/embeddings", "body": {}}), Some("url")),
+            (json!({"method": "POST", "url": "/v1/images/generations", "body": {}}), Some("url")),
+            (json!({"method": "POST", "url": "/v1/embeddings", "body": {}}), Some("model")),
+            (json!({"input": "x", "messages": []}), Some("input")),
+            (json!({"input": ""}), Some("input")),
             (json!({"method": "POST", "url": "/v1/completions", "body": []}), Some("body")),
             (json!({"method": "POST", "url": "/v1/completions", "body": {}, "extra": 1}), Some("extra")),
             (json!({"messages": []}), Some("messages")),

@@ -13,7 +13,7 @@ use super::job::keep_seconds;
 use super::kinds::ErrorEnvelope;
 use super::views::result_body;
 use super::webhooks::{HookRequest, hook};
-use super::{MAX_STRING_BYTES, ParseCode, ParseError, Parsed, common, json, parse_chat, parse_completion};
+use super::{MAX_STRING_BYTES, ParseCode, ParseError, Parsed, common, json};
 use crate::batch::{self, Batch, BatchError, BatchState, Line, RECENT};
 use crate::file::FileId;
 use crate::life::JobState;
@@ -36,7 +36,13 @@ pub fn endpoint(kind: Kind) -> &'static str {
     match kind {
         Kind::Chat => "/v1/chat/completions",
         Kind::Completion => "/v1/completions",
+        Kind::Embedding => "/v1/embeddings",
     }
+}
+
+/// The kind whose route this is.
+pub fn kind_of(route: &str) -> Option<Kind> {
+    Kind::ALL.into_iter().find(|kind| endpoint(*kind) == route)
 }
 
 /// What `POST /v1/batches` takes.
@@ -44,8 +50,8 @@ pub fn endpoint(kind: Kind) -> &'static str {
 pub struct BatchRequest {
     /// An uploaded file of purpose `batch`: a JSON object a line, `{"custom_id", "method": "POST", "url", "body"}`.
     pub input_file_id: String,
-    /// `/v1/chat/completions` or `/v1/completions`; all lines name the same.
-    #[schema(pattern = "^/v1/(chat/)?completions$")]
+    /// `/v1/chat/completions`, `/v1/completions` or `/v1/embeddings`; all lines name the same.
+    #[schema(pattern = "^/v1/(chat/completions|completions|embeddings)$")]
     pub endpoint: String,
     /// The time it has: `24h`, or any other number of minutes (`m`), hours (`h`) or days (`d`), up to 30 days.
     #[schema(example = "24h", pattern = "^[0-9]+[mhd]$")]
@@ -108,11 +114,10 @@ pub fn parse_batch(body: &Value) -> Result<ParsedBatch, ParseError> {
     let input = input.parse().map_err(|error| wrong_value("input_file_id", format_args!("is wrong: {error}")))?;
     fields.required("endpoint")?;
     let route = fields.string("endpoint", MAX_STRING_BYTES)?.unwrap_or_default();
-    let kind = [Kind::Chat, Kind::Completion].into_iter().find(|kind| endpoint(*kind) == route);
-    let kind = kind.ok_or_else(|| {
+    let kind = kind_of(route).ok_or_else(|| {
         let shown: String = route.chars().take(80).collect();
-        let what = format_args!("is `{shown}`; it must be /v1/chat/completions or /v1/completions");
-        wrong_value("endpoint", what)
+        let routes = Kind::ALL.map(endpoint).join(", ");
+        wrong_value("endpoint", format_args!("is `{shown}`; it must be one of {routes}"))
     })?;
     fields.required("completion_window")?;
     let (window, window_text) = completion_window(&mut fields)?.unwrap_or_default();
@@ -254,10 +259,7 @@ pub fn parse_line(bytes: &[u8], kind: Kind) -> Result<InputLine, BatchError> {
 /// # Errors
 /// What the route itself would answer with a 400.
 pub fn parse_line_body(kind: Kind, body: &Value) -> Result<Parsed, ParseError> {
-    let parsed = match kind {
-        Kind::Chat => parse_chat(body)?,
-        Kind::Completion => parse_completion(body)?,
-    };
+    let parsed = super::parse(kind, body)?;
     if parsed.stream {
         let message = "`stream` cannot be true in a batch: leave it out".to_owned();
         return Err(ParseError { param: Some("stream".to_owned()), message, code: ParseCode::InvalidValue });
@@ -659,7 +661,7 @@ mod tests {
         for (field, value, param) in [
             ("input_file_id", json!("file-1"), "input_file_id"),
             ("input_file_id", json!(null), "input_file_id"),
-            ("endpoint", json!("/v1/embeddings"), "endpoint"),
+            ("endpoint", json!("/v1/images/generations"), "endpoint"),
             ("completion_window", json!("soon"), "completion_window"),
             ("completion_window", json!(24), "completion_window"),
             ("metadata", json!({"a": 1}), "metadata.a"),

@@ -56,6 +56,21 @@ pub struct ChatCompletion {
     pub usage: UsageBody,
     /// The first 12 digits of the release's fingerprint.
     pub system_fingerprint: String,
+    /// Of the prompt's tokens, if asked for: at each place by token id that of the token that is there, and those of the
+    /// likeliest; null at the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<Vec<Option<BTreeMap<String, PromptLogprob>>>>,
+}
+
+/// A token's log-probability at one place of a prompt.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct PromptLogprob {
+    /// Natural logarithm of its probability.
+    pub logprob: f32,
+    /// Its place among all tokens, the likeliest being 1.
+    pub rank: u32,
+    /// Its text.
+    pub decoded_token: String,
 }
 
 /// One answer of a chat.
@@ -210,19 +225,70 @@ pub struct TextChoice {
     /// The stop string or stop token id that ended it, if one did.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop_reason: Option<Value>,
+    /// Of the prompt's tokens, if `prompt_logprobs` asked for them: at each place by token id that of the token that is
+    /// there, and those of the likeliest; null at the first.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prompt_logprobs: Option<Vec<Option<BTreeMap<String, PromptLogprob>>>>,
 }
 
-/// Log-probabilities of a completion's tokens: lists of one length.
+/// Log-probabilities of a completion's tokens, with `echo` after those of the prompt's: lists of one length.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct TextLogprobs {
-    /// Text of each generated token, the ending one included.
+    /// Text of each token, the ending one included.
     pub tokens: Vec<String>,
-    /// Natural logarithm of each one's probability.
-    pub token_logprobs: Vec<f32>,
-    /// The most likely tokens at each position; the chosen one is always among them.
-    pub top_logprobs: Vec<BTreeMap<String, f32>>,
-    /// Where the text that each token made visible begins, in characters from the start of the answer.
+    /// Natural logarithm of each one's probability; null for a prompt's first token, which nothing comes before.
+    pub token_logprobs: Vec<Option<f32>>,
+    /// The most likely tokens at each position; the one that is there is always among them. Null for a prompt's first.
+    pub top_logprobs: Vec<Option<BTreeMap<String, f32>>>,
+    /// Where the text that each token made visible begins, in characters from the start of the text.
     pub text_offset: Vec<u32>,
+}
+
+/// The answer of `POST /v1/embeddings`.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EmbeddingList {
+    /// Always `list`.
+    pub object: String,
+    /// `embd-` and the job's id.
+    pub id: String,
+    /// The vectors, in the order of the inputs.
+    pub data: Vec<EmbeddingBody>,
+    /// The model name of the request.
+    pub model: String,
+    /// Tokens used.
+    pub usage: EmbeddingUsage,
+}
+
+/// One vector.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+pub struct EmbeddingBody {
+    /// Always `embedding`.
+    pub object: String,
+    /// Its input's place.
+    pub index: u32,
+    /// The vector.
+    pub embedding: EmbeddingVector,
+}
+
+/// A vector as it was asked for.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum EmbeddingVector {
+    /// Its numbers.
+    Float(Vec<f32>),
+    /// The base64 of its numbers as little-endian single-precision bytes.
+    Base64(String),
+}
+
+/// Tokens that vectors took.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EmbeddingUsage {
+    /// Tokens of all inputs.
+    pub prompt_tokens: u32,
+    /// The same.
+    pub total_tokens: u32,
+    /// More about them.
+    pub prompt_tokens_details: PromptTokensDetails,
 }
 
 /// The answer of `GET /v1/models`.

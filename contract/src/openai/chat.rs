@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::common::{Common, belongs_elsewhere, top_logprobs};
+use super::common::{Common, TokenLimits, belongs_elsewhere, top_logprobs};
 use super::fields::{Fields, wrong_value};
 use super::{ParseError, Parsed, messages};
 use crate::request::{Input, Request};
@@ -18,7 +18,8 @@ pub fn parse_chat(body: &Value) -> Result<Parsed, ParseError> {
 /// Reads a chat request that stands at path `at` of a larger body.
 pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
     let mut fields = Fields::of(body, at)?;
-    let common = Common::take(&mut fields, None)?;
+    let common = Common::take(&mut fields, TokenLimits { least: 1, default: None })?;
+    fields.only("echo", |v| v == false, "false")?;
     refuse_tools(&mut fields)?;
     belongs_elsewhere(&mut fields, "prompt", "/v1/completions")?;
     belongs_elsewhere(&mut fields, "suffix", "/v1/completions")?;
@@ -38,6 +39,8 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             stop_token_ids: common.stop_token_ids,
             logprobs,
             constraint: common.constraint,
+            echo: false,
+            prompt_logprobs: common.prompt_logprobs,
         },
         stream: common.stream,
         include_usage: common.include_usage,
@@ -110,6 +113,8 @@ mod tests {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            echo: false,
+            prompt_logprobs: None,
         };
         assert_eq!(parsed.request, expected);
     }

@@ -32,14 +32,22 @@ pub(super) struct Common {
     pub metadata: BTreeMap<String, String>,
     pub storage: Storage,
     pub constraint: Option<Constraint>,
+    pub prompt_logprobs: Option<u8>,
+}
+
+/// What `max_tokens` can be, and what it is when the body names no limit.
+pub(super) struct TokenLimits {
+    /// 0 where the prompt alone is an answer, else 1.
+    pub least: i64,
+    pub default: Option<u32>,
 }
 
 impl Common {
-    /// Takes the shared fields; `default_max_tokens` applies when the body names no limit.
-    pub fn take(fields: &mut Fields<'_>, default_max_tokens: Option<u32>) -> Result<Self, ParseError> {
+    /// Takes the shared fields.
+    pub fn take(fields: &mut Fields<'_>, limits: TokenLimits) -> Result<Self, ParseError> {
         let model = model(fields)?;
         let sampling = sampling(fields)?;
-        let max_tokens = max_tokens(fields)?.or(default_max_tokens);
+        let max_tokens = max_tokens(fields, limits.least)?.or(limits.default);
         let min_tokens = fields.integer("min_tokens", 0, i64::from(u32::MAX))?.unwrap_or(0);
         let min_tokens = u32::try_from(min_tokens).unwrap_or(u32::MAX);
         if let Some(max) = max_tokens.filter(|max| min_tokens > *max) {
@@ -55,6 +63,7 @@ impl Common {
         let storage = storage(fields)?;
         let constraint = constraint::take(fields)?;
         constraint::check_ends(constraint.as_ref(), min_tokens, ignore_eos, fields)?;
+        let prompt_logprobs = prompt_logprobs(fields, stream)?;
         take_without_effect(fields)?;
         refuse_unsupported(fields)?;
         Ok(Self {
@@ -71,11 +80,12 @@ impl Common {
             metadata,
             storage,
             constraint,
+            prompt_logprobs,
         })
     }
 }
 
-fn model(fields: &mut Fields<'_>) -> Result<String, ParseError> {
+pub(super) fn model(fields: &mut Fields<'_>) -> Result<String, ParseError> {
     fields.required("model")?;
     let name = fields.string("model", MAX_NAME_BYTES)?.unwrap_or_default();
     if name.is_empty() {
@@ -149,9 +159,9 @@ fn logit_bias(fields: &mut Fields<'_>) -> Result<BTreeMap<u32, f32>, ParseError>
     Ok(biases)
 }
 
-fn max_tokens(fields: &mut Fields<'_>) -> Result<Option<u32>, ParseError> {
-    let old = fields.integer("max_tokens", 1, i64::from(u32::MAX))?;
-    let new = fields.integer("max_completion_tokens", 1, i64::from(u32::MAX))?;
+fn max_tokens(fields: &mut Fields<'_>, least: i64) -> Result<Option<u32>, ParseError> {
+    let old = fields.integer("max_tokens", least, i64::from(u32::MAX))?;
+    let new = fields.integer("max_completion_tokens", least, i64::from(u32::MAX))?;
     if let (Some(old), Some(new)) = (old, new)
         && old != new
     {
@@ -207,6 +217,17 @@ fn stream_options(fields: &mut Fields<'_>, stream: bool) -> Result<bool, ParseEr
     Ok(include_usage)
 }
 
+/// vLLM's list of the prompt's log-probabilities. Streams tell of new tokens, and there is no chunk that it belongs to.
+fn prompt_logprobs(fields: &mut Fields<'_>, stream: bool) -> Result<Option<u8>, ParseError> {
+    let param = fields.path("prompt_logprobs");
+    let Some(value) = fields.take("prompt_logprobs") else { return Ok(None) };
+    let top = top_logprobs(value, &param)?;
+    if stream {
+        return Err(wrong_value(param, "cannot be given with `stream: true`: streams tell of new tokens only"));
+    }
+    Ok(Some(top))
+}
+
 /// The client's own pairs: at most 16, of strings.
 pub(super) fn metadata(fields: &mut Fields<'_>) -> Result<BTreeMap<String, String>, ParseError> {
     let param = fields.path("metadata");
@@ -234,7 +255,7 @@ pub(super) fn metadata(fields: &mut Fields<'_>) -> Result<BTreeMap<String, Strin
 }
 
 /// Fields that change nothing here, whatever their value: checked for type and dropped.
-fn take_without_effect(fields: &mut Fields<'_>) -> Result<(), ParseError> {
+pub(super) fn take_without_effect(fields: &mut Fields<'_>) -> Result<(), ParseError> {
     for name in ["user", "service_tier", "safety_identifier", "prompt_cache_key"] {
         fields.string(name, MAX_NAME_BYTES)?;
     }
@@ -242,7 +263,7 @@ fn take_without_effect(fields: &mut Fields<'_>) -> Result<(), ParseError> {
 }
 
 /// `store: false`: nothing stays of it. With `true` OpenAI's clients would look for it at routes that are not there.
-fn storage(fields: &mut Fields<'_>) -> Result<Storage, ParseError> {
+pub(super) fn storage(fields: &mut Fields<'_>) -> Result<Storage, ParseError> {
     match fields.boolean("store")? {
         None => Ok(Storage::AsSet),
         Some(false) => Ok(Storage::RunOnly),
@@ -266,7 +287,7 @@ fn is_empty_object(value: &Value) -> bool {
 fn refuse_unsupported(fields: &mut Fields<'_>) -> Result<(), ParseError> {
     fields.only("length_penalty", |v| is_number(v, 1.0), "1")?;
     fields.only("priority", |v| is_number(v, 0.0), "0")?;
-    for name in ["echo", "use_beam_search", "return_token_ids"] {
+    for name in ["use_beam_search", "return_token_ids"] {
         fields.only(name, |v| v == false, "false")?;
     }
     for name in ["skip_special_tokens", "spaces_between_special_tokens"] {
@@ -275,7 +296,6 @@ fn refuse_unsupported(fields: &mut Fields<'_>) -> Result<(), ParseError> {
     for name in ["chat_template_kwargs", "vllm_xargs"] {
         fields.only(name, is_empty_object, "{}")?;
     }
-    fields.unsupported("prompt_logprobs")?;
     for name in ["bad_words", "truncate_prompt_tokens", "cache_salt", "logits_processors"] {
         fields.unsupported(name)?;
     }

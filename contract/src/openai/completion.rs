@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use super::common::{Common, belongs_elsewhere, top_logprobs};
+use super::common::{Common, TokenLimits, belongs_elsewhere, top_logprobs};
 use super::fields::{Fields, error, text, token_id, wrong_type, wrong_value};
 use super::{DEFAULT_COMPLETION_TOKENS, MAX_STRING_BYTES, ParseCode, ParseError, Parsed};
 use crate::request::{Input, Prompt, Request};
@@ -18,7 +18,16 @@ pub fn parse_completion(body: &Value) -> Result<Parsed, ParseError> {
 /// Reads a completion request that stands at path `at` of a larger body.
 pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
     let mut fields = Fields::of(body, at)?;
-    let common = Common::take(&mut fields, Some(DEFAULT_COMPLETION_TOKENS))?;
+    let echo = fields.boolean("echo")?.unwrap_or(false);
+    // The prompt alone is something to show; without it, no tokens are no answer.
+    let limits = TokenLimits { least: i64::from(!echo), default: Some(DEFAULT_COMPLETION_TOKENS) };
+    let common = Common::take(&mut fields, limits)?;
+    if echo && common.stream {
+        return Err(wrong_value(
+            fields.path("echo"),
+            "cannot be true with `stream: true`: streams tell of new tokens only",
+        ));
+    }
     fields.unsupported("suffix")?;
     for name in ["messages", "top_logprobs", "tools", "tool_choice"] {
         belongs_elsewhere(&mut fields, name, "/v1/chat/completions")?;
@@ -40,6 +49,8 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             stop_token_ids: common.stop_token_ids,
             logprobs,
             constraint: common.constraint,
+            echo,
+            prompt_logprobs: common.prompt_logprobs,
         },
         stream: common.stream,
         include_usage: common.include_usage,
@@ -98,6 +109,38 @@ mod tests {
             let parsed = parse_completion(&json!({"model": "m", "prompt": wire})).unwrap();
             assert_eq!(parsed.request.input, Input::Completion(expected), "{wire}");
             assert_eq!(parsed.request.max_tokens, Some(16));
+        }
+    }
+
+    #[test]
+    fn the_prompt_can_be_shown_and_scored_alone() {
+        let read = |fields: Value| {
+            let mut body = json!({"model": "m", "prompt": "x"});
+            body.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            parse_completion(&body).map(|parsed| parsed.request)
+        };
+        let request = read(json!({"echo": true, "max_tokens": 0, "logprobs": 2})).unwrap();
+        assert_eq!((request.echo, request.max_tokens, request.prompt_top()), (true, Some(0), Some(2)));
+        let request = read(json!({"echo": true, "logprobs": 2, "prompt_logprobs": 5})).unwrap();
+        assert_eq!((request.max_tokens, request.prompt_top()), (Some(16), Some(5)));
+        let request = read(json!({"echo": true})).unwrap();
+        assert_eq!(request.prompt_top(), None, "to be shown it need not be scored");
+        let request = read(json!({"logprobs": 3, "prompt_logprobs": 0})).unwrap();
+        assert_eq!((request.prompt_top(), request.prompt_logprobs), (Some(0), Some(0)));
+        assert_eq!(read(json!({"logprobs": 3})).unwrap().prompt_top(), None);
+        for (fields, param) in [
+            (json!({"max_tokens": 0}), "max_tokens"),
+            (json!({"max_tokens": 0, "prompt_logprobs": 1}), "max_tokens"),
+            (json!({"echo": true, "max_tokens": -1}), "max_tokens"),
+            (json!({"echo": true, "max_tokens": 0, "min_tokens": 1}), "min_tokens"),
+            (json!({"echo": 1}), "echo"),
+            (json!({"echo": true, "stream": true}), "echo"),
+            (json!({"prompt_logprobs": 1, "stream": true}), "prompt_logprobs"),
+            (json!({"prompt_logprobs": 21}), "prompt_logprobs"),
+            (json!({"prompt_logprobs": -1}), "prompt_logprobs"),
+            (json!({"prompt_logprobs": true}), "prompt_logprobs"),
+        ] {
+            assert_eq!(read(fields.clone()).unwrap_err().param.as_deref(), Some(param), "{fields}");
         }
     }
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::common;
 use super::fields::{Fields, wrong_value};
-use super::{MAX_DEADLINE_SECONDS, ParseError, chat, completion, webhooks};
+use super::{MAX_DEADLINE_SECONDS, ParseError, webhooks};
 use crate::ids::Class;
 use crate::request::{Kind, Request};
 use crate::retention::{MAX_KEEP_SECONDS, MIN_KEEP_SECONDS, Storage};
@@ -21,7 +21,7 @@ const MAX_SEQUENCE_KEY_BYTES: usize = 255;
 /// A native job's body, understood.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ParsedJob {
-    /// Chat or completion.
+    /// Chat, completion or embedding.
     pub kind: Kind,
     /// What to do.
     pub request: Request,
@@ -56,7 +56,10 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
     let kind = match fields.string("type", MAX_SEQUENCE_KEY_BYTES)?.unwrap_or_default() {
         "chat" => Kind::Chat,
         "completion" => Kind::Completion,
-        other => return Err(wrong_value("type", format_args!("is `{other}`; it must be chat or completion"))),
+        "embedding" => Kind::Embedding,
+        other => {
+            return Err(wrong_value("type", format_args!("is `{other}`; it must be chat, completion or embedding")));
+        }
     };
     let class = match fields.string("class", MAX_SEQUENCE_KEY_BYTES)? {
         None => Class::Standard,
@@ -90,10 +93,7 @@ pub fn parse_job(body: &Value) -> Result<ParsedJob, ParseError> {
     let request = fields.required("request")?;
     fields.finish()?;
 
-    let parsed = match kind {
-        Kind::Chat => chat::parse_at(request, "request")?,
-        Kind::Completion => completion::parse_at(request, "request")?,
-    };
+    let parsed = super::parse_at(kind, request, "request")?;
     if parsed.stream {
         let what = "cannot be true in a job: submit it without, and read its tokens at `urls.events` of the answer";
         return Err(wrong_value("request.stream", what));

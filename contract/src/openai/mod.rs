@@ -1,6 +1,6 @@
 //! The wire: bodies of the OpenAI-compatible and native routes, read and written without any I/O.
 //!
-//! - In: bytes → [`json::parse`] → [`parse_chat`], [`parse_completion`] or [`parse_job`] → [`crate::Request`].
+//! - In: bytes → [`json::parse`] → [`parse`] or [`parse_job`] → [`crate::Request`].
 //! - Out: [`crate::Record`] and [`crate::Job`] → the typed bodies of [`bodies`] and [`native`].
 //! - Errors: one [`ErrorKind`] per thing that can go wrong, and one table from kind to status, type and code.
 //!
@@ -14,6 +14,7 @@ mod chat;
 mod common;
 mod completion;
 pub mod constraint;
+mod embedding;
 mod fields;
 pub mod files;
 mod job;
@@ -40,11 +41,12 @@ mod view_tests;
 
 use std::collections::BTreeMap;
 
-use crate::request::Request;
+use crate::request::{Kind, Request};
 use crate::retention::Storage;
 
 pub use chat::parse_chat;
 pub use completion::parse_completion;
+pub use embedding::parse_embedding;
 pub use job::{ParsedJob, parse_job};
 pub use kinds::{ErrorBody, ErrorEnvelope, ErrorKind};
 
@@ -86,6 +88,23 @@ pub struct Parsed {
     pub metadata: BTreeMap<String, String>,
     /// How long its payload is kept: [`Storage::RunOnly`] with `store: false`.
     pub storage: Storage,
+}
+
+/// Reads the body of the route of a kind.
+///
+/// # Errors
+/// As [`parse_chat`], [`parse_completion`] and [`parse_embedding`].
+pub fn parse(kind: Kind, body: &serde_json::Value) -> Result<Parsed, ParseError> {
+    parse_at(kind, body, "")
+}
+
+/// Reads a request of a kind that stands at path `at` of a larger body.
+fn parse_at(kind: Kind, body: &serde_json::Value, at: &str) -> Result<Parsed, ParseError> {
+    match kind {
+        Kind::Chat => chat::parse_at(body, at),
+        Kind::Completion => completion::parse_at(body, at),
+        Kind::Embedding => embedding::parse_at(body, at),
+    }
 }
 
 /// What kind of mistake a body has; the `code` of the answer.

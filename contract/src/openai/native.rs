@@ -29,7 +29,7 @@ pub struct JobObject {
     pub status: JobState,
     /// How urgent it is.
     pub class: Class,
-    /// Chat or completion.
+    /// Chat, completion or embedding.
     #[serde(rename = "type")]
     pub kind: Kind,
     /// The model name of the request.

@@ -101,12 +101,12 @@ fn shared_parameters_out_of_range_are_named() {
         ("logit_bias", json!({"07": 1}), "logit_bias.07", InvalidValue),
         ("logit_bias", json!({"4294967296": 1}), "logit_bias.4294967296", InvalidValue),
         ("logit_bias", too_many_biases, "logit_bias", InvalidValue),
-        ("echo", json!(true), "echo", UnsupportedParameter),
         ("response_format", json!("json_object"), "response_format", InvalidType),
         ("response_format", json!({"type": "yaml"}), "response_format.type", UnsupportedParameter),
         ("guided_json", json!(["a"]), "guided_json", InvalidType),
         ("guided_grammar", json!("start: x"), "guided_grammar", UnsupportedParameter),
-        ("prompt_logprobs", json!(1), "prompt_logprobs", UnsupportedParameter),
+        ("prompt_logprobs", json!(21), "prompt_logprobs", InvalidValue),
+        ("prompt_logprobs", json!(true), "prompt_logprobs", InvalidType),
         ("temprature", json!(0.5), "temprature", UnknownParameter),
         ("", json!(0.5), "", UnknownParameter),
     ];
@@ -176,6 +176,7 @@ fn what_only_one_route_has_is_named_on_it() {
         ("modalities", json!(["text", "audio"]), "modalities", UnsupportedParameter),
         ("reasoning_effort", json!("low"), "reasoning_effort", UnsupportedParameter),
         ("prompt", json!("Hi"), "prompt", UnknownParameter),
+        ("echo", json!(true), "echo", UnsupportedParameter),
     ];
     for (field, value, param, code) in chat {
         check(parse_chat(&chat_with(field, value)).unwrap_err(), param, code);
@@ -224,7 +225,9 @@ fn jobs_that_are_none_are_named() {
     let inner = json!({"model": "m", "prompt": "x"});
     let cases: Vec<(Value, &str, ParseCode)> = vec![
         (json!({"request": inner}), "type", MissingRequiredParameter),
-        (json!({"type": "embedding", "request": inner}), "type", InvalidValue),
+        (json!({"type": "picture", "request": inner}), "type", InvalidValue),
+        (json!({"type": "embedding", "request": inner}), "request.prompt", UnknownParameter),
+        (json!({"type": "embedding", "request": {"model": "m", "input": [""]}}), "request.input[0]", InvalidValue),
         (json!({"type": "chat"}), "request", MissingRequiredParameter),
         (json!({"type": "chat", "request": "x"}), "request", InvalidType),
         (json!({"type": "chat", "request": inner}), "request.prompt", UnknownParameter),

@@ -86,6 +86,10 @@ pub struct SharedParameters {
     pub guided_choice: Option<Vec<String>>,
     /// vLLM's newer form: exactly one of its members.
     pub structured_outputs: Option<StructuredOutputs>,
+    /// vLLM's list of log-probabilities of the prompt's tokens, with this many of the likeliest beside each. Not with
+    /// `stream: true`.
+    #[schema(maximum = 20)]
+    pub prompt_logprobs: Option<u8>,
     /// Answer as server-sent events.
     pub stream: Option<bool>,
     /// Only with `stream: true`.
@@ -182,9 +186,38 @@ pub struct CompletionRequest {
     /// A string, token ids, or an array of exactly one of either.
     #[schema(required)]
     pub prompt: Value,
-    /// Log-probabilities of the generated tokens, with this many of the likeliest beside each.
+    /// Log-probabilities of the generated tokens, with this many of the likeliest beside each; with `echo` those of the
+    /// prompt's tokens too.
     #[schema(maximum = 20)]
     pub logprobs: Option<u8>,
+    /// Show the prompt in front of the answer. `max_tokens` may then be 0: the prompt alone. Not with `stream: true`.
+    pub echo: Option<bool>,
+}
+
+/// Body of `POST /v1/embeddings`. Accepted without effect: `user`, `service_tier`, `safety_identifier`, `prompt_cache_key`.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct EmbeddingRequest {
+    /// A model of `GET /v1/models`.
+    #[schema(required)]
+    pub model: String,
+    /// A text, token ids, or an array of up to 2,048 of either. Control tokens written out in a text count as such.
+    #[schema(required)]
+    pub input: Value,
+    /// `float` (default): numbers; `base64`: the base64 of them as little-endian single-precision numbers.
+    #[schema(pattern = "^(float|base64)$")]
+    pub encoding_format: Option<String>,
+    /// Keep this many of a vector's first numbers, for models that were trained so; at most as many as there are.
+    #[schema(minimum = 1)]
+    pub dimensions: Option<u32>,
+    /// What a vector is made of: the hidden state of the `last` token (default), or the `mean` of all. Penstock's own.
+    #[schema(pattern = "^(last|mean)$")]
+    pub pooling: Option<String>,
+    /// Whether vectors are made one long, behind `dimensions`; default true. Penstock's own.
+    pub normalize: Option<bool>,
+    /// Up to 16 pairs, kept with the job.
+    pub metadata: Option<BTreeMap<String, String>>,
+    /// Only `false`: request and answer are removed five minutes after the end, and no trajectory is kept.
+    pub store: Option<bool>,
 }
 
 /// The inner body of a job.
@@ -195,6 +228,8 @@ pub enum InnerRequest {
     Chat(ChatRequest),
     /// With `type: "completion"`.
     Completion(CompletionRequest),
+    /// With `type: "embedding"`.
+    Embedding(EmbeddingRequest),
 }
 
 /// Body of `POST /v1/jobs`.

@@ -333,7 +333,7 @@ mod tests {
             ("/enabled", json!("yes"), "enabled"),
             ("/batch", Value::Null, "batch"),
             ("/batch", json!("x"), "batch"),
-            ("/batch/endpoint", json!("/v1/embeddings"), "batch.endpoint"),
+            ("/batch/endpoint", json!("/v1/images/generations"), "batch.endpoint"),
             ("/batch/completion_window", Value::Null, "batch.completion_window"),
             ("/batch/run_after", json!(1), "batch.run_after"),
             ("/batch/webhook", json!({}), "batch.webhook.url"),

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 /// What follows the last chunk.
 pub const DONE: &str = "[DONE]";
 
-/// Makes the chunks of one stream: [`Chunks::opening`] for each answer, then [`Chunks::token`] for each token in order, then
+/// Makes the chunks of one stream, of a chat or a completion: [`Chunks::opening`] for each answer, then [`Chunks::token`] for each token in order, then
 /// [`Chunks::closing`] for each answer, and [`Chunks::usage`].
 #[derive(Debug, Clone)]
 pub struct Chunks {
@@ -69,7 +69,7 @@ impl Chunks {
         let delta = ChatDelta { role: Some("assistant".to_owned()), content: Some(String::new()) };
         match self.kind {
             Kind::Chat => Some(self.chat(vec![choice(index, delta)], None)),
-            Kind::Completion => None,
+            Kind::Completion | Kind::Embedding => None,
         }
     }
 
@@ -90,14 +90,13 @@ impl Chunks {
                 let logprobs = token.logprob.as_ref().map(|logprob| chat_logprobs(std::slice::from_ref(logprob)));
                 self.chat(vec![ChatChunkChoice { logprobs, ..choice(index, delta) }], None)
             }
-            Kind::Completion => {
+            Kind::Completion | Kind::Embedding => {
                 let logprobs = token.logprob.as_ref().map(|logprob| {
                     let mut shown = TextLogprobs::default();
                     push_text_logprob(&mut shown, logprob, offset);
                     shown
                 });
-                let choice =
-                    TextChoice { text: token.text.clone(), index, logprobs, finish_reason: None, stop_reason: None };
+                let choice = TextChoice { text: token.text.clone(), logprobs, ..text_choice(index) };
                 self.text(vec![choice], None)
             }
         })
@@ -110,9 +109,8 @@ impl Chunks {
                 let last = choice(index, ChatDelta::default());
                 self.chat(vec![ChatChunkChoice { finish_reason: Some(reason), stop_reason, ..last }], None)
             }
-            Kind::Completion => {
-                let choice =
-                    TextChoice { text: String::new(), index, logprobs: None, finish_reason: Some(reason), stop_reason };
+            Kind::Completion | Kind::Embedding => {
+                let choice = TextChoice { finish_reason: Some(reason), stop_reason, ..text_choice(index) };
                 self.text(vec![choice], None)
             }
         }
@@ -123,7 +121,7 @@ impl Chunks {
         let usage = Some(UsageBody::from(usage));
         self.include_usage.then(|| match self.kind {
             Kind::Chat => self.chat(Vec::new(), usage),
-            Kind::Completion => self.text(Vec::new(), usage),
+            Kind::Completion | Kind::Embedding => self.text(Vec::new(), usage),
         })
     }
 
@@ -154,4 +152,16 @@ impl Chunks {
 
 fn choice(index: u32, delta: ChatDelta) -> ChatChunkChoice {
     ChatChunkChoice { index, delta, logprobs: None, finish_reason: None, stop_reason: None }
+}
+
+/// Nothing new of an answer to a completion. What is said of its prompt is not streamed.
+fn text_choice(index: u32) -> TextChoice {
+    TextChoice {
+        text: String::new(),
+        index,
+        logprobs: None,
+        finish_reason: None,
+        stop_reason: None,
+        prompt_logprobs: None,
+    }
 }

@@ -12,8 +12,11 @@ use crate::ids::{Class, Fingerprint, JobId, TenantId};
 use crate::job::Job;
 use crate::life::JobState;
 use crate::outcome::{ErrorCode, FinishReason, JobError, Usage};
-use crate::record::{AttemptTimings, ChoiceRecord, Record, TokenLogprob, TopLogprob, TrajectoryMode};
-use crate::request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
+use crate::record::{
+    AttemptTimings, ChoiceRecord, PromptToken, Record, TokenLogprob, TokenScore, TopLogprob, TopToken, TrajectoryMode,
+    Vector,
+};
+use crate::request::{Embedding, Input, Kind, Message, Pooling, Prompt, Request, Role, Sampling, VectorFormat};
 use crate::time::Timestamp;
 
 const JOB: &str = "job_0193f0c0d0e070008000000000000001";
@@ -34,6 +37,13 @@ fn record(kind: Kind, with_logprobs: bool) -> Record {
     let input = match kind {
         Kind::Chat => Input::Chat(vec![Message { role: Role::User, content: "Hi".into(), name: None }]),
         Kind::Completion => Input::Completion(Prompt::Text("Hi".into())),
+        Kind::Embedding => Input::Embedding(Embedding {
+            inputs: vec![Prompt::Text("Hi".into()), Prompt::Tokens(vec![1])],
+            pooling: Pooling::Last,
+            normalize: true,
+            dimensions: None,
+            format: VectorFormat::Float,
+        }),
     };
     let logprobs = with_logprobs.then(|| {
         vec![
@@ -60,10 +70,14 @@ fn record(kind: Kind, with_logprobs: bool) -> Record {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            echo: false,
+            prompt_logprobs: None,
         },
         seed: 7,
         prompt_text: "Hi".into(),
         prompt_ids: vec![1, 2],
+        prompt_tokens: None,
+        vectors: vec![],
         choices: vec![ChoiceRecord {
             output_ids: vec![10, 11, 12],
             text: "Héllo".into(),
@@ -131,6 +145,99 @@ fn a_completion_has_the_documented_shape() {
     });
     assert_eq!(body, expected);
     assert_eq!(serde_json::to_value(result_body(&record, ACCEPTED)).unwrap(), expected);
+}
+
+/// A prompt `Äh` of two tokens, the second of which was not the likeliest.
+fn with_prompt_tokens(mut record: Record) -> Record {
+    let top = |id, token: &str, logprob| TopToken { id, token: token.into(), logprob };
+    record.prompt_text = "Äh".into();
+    record.prompt_tokens = Some(vec![
+        PromptToken { token: "Ä".into(), offset: 0, score: None },
+        PromptToken {
+            token: "h".into(),
+            offset: 1,
+            score: Some(TokenScore { logprob: -3.5, rank: 7, top: vec![top(9, "i", -0.25), top(8, "j", -1.75)] }),
+        },
+    ]);
+    record
+}
+
+#[test]
+fn an_echo_begins_with_the_prompt_and_its_log_probabilities() {
+    let mut record = with_prompt_tokens(record(Kind::Completion, true));
+    (record.request.echo, record.request.logprobs) = (true, Some(1));
+    let body = serde_json::to_value(completion_body(&record, ACCEPTED)).unwrap();
+    let choice = &body["choices"][0];
+    assert_eq!(choice["text"], "ÄhHéllo");
+    assert_eq!(
+        choice["logprobs"],
+        json!({
+            "tokens": ["Ä", "h", "Hé", "llo", "<end>"],
+            "token_logprobs": [null, -3.5, -0.5, -2.0, -0.125],
+            "top_logprobs": [null, {"h": -3.5, "i": -0.25}, {"Hé": -0.5, "Ho": -1.25}, {"llo": -2.0, "x": -0.25},
+                {"<end>": -0.125}],
+            "text_offset": [0, 1, 2, 4, 4],
+        })
+    );
+    assert!(!choice.as_object().unwrap().contains_key("prompt_logprobs"), "nobody asked for this list");
+    // The prompt alone.
+    let choice = &mut record.choices[0];
+    (choice.text, choice.output_ids, choice.ends, choice.logprobs) = (String::new(), vec![], vec![], Some(vec![]));
+    choice.finish_reason = FinishReason::Length;
+    let body = serde_json::to_value(completion_body(&record, ACCEPTED)).unwrap();
+    let choice = &body["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("Äh"), &json!("length")));
+    assert_eq!(choice["logprobs"]["token_logprobs"], json!([null, -3.5]));
+    // Shown, and not scored.
+    (record.request.logprobs, record.prompt_tokens, record.choices[0].logprobs) = (None, None, None);
+    let body = serde_json::to_value(completion_body(&record, ACCEPTED)).unwrap();
+    assert_eq!((&body["choices"][0]["text"], &body["choices"][0]["logprobs"]), (&json!("Äh"), &Value::Null));
+}
+
+#[test]
+fn prompt_logprobs_have_the_shape_that_vllm_gives_them() {
+    let mut record = with_prompt_tokens(record(Kind::Completion, false));
+    record.request.prompt_logprobs = Some(1);
+    let own = json!({"logprob": -3.5, "rank": 7, "decoded_token": "h"});
+    let likeliest = json!({"logprob": -0.25, "rank": 1, "decoded_token": "i"});
+    let body = serde_json::to_value(completion_body(&record, ACCEPTED)).unwrap();
+    assert_eq!(body["choices"][0]["prompt_logprobs"], json!([null, {"2": own, "9": likeliest}]));
+    assert_eq!((&body["choices"][0]["text"], &body["choices"][0]["logprobs"]), (&json!("Héllo"), &Value::Null));
+    record.kind = Kind::Chat;
+    let body = serde_json::to_value(chat_body(&record, ACCEPTED)).unwrap();
+    assert_eq!(body["prompt_logprobs"], json!([null, {"2": own, "9": likeliest}]));
+    record.request.prompt_logprobs = Some(0);
+    let body = serde_json::to_value(chat_body(&record, ACCEPTED)).unwrap();
+    assert_eq!(body["prompt_logprobs"], json!([null, {"2": own}]));
+}
+
+#[test]
+fn vectors_have_the_documented_shape() {
+    let mut record = record(Kind::Embedding, false);
+    record.choices.clear();
+    record.vectors = vec![Vector(vec![0.5, -0.1]), Vector(vec![1.0, 2.0])];
+    record.usage = Usage { prompt_tokens: 9, cached_tokens: 0, output_tokens: 0 };
+    let expected = json!({
+        "object": "list", "id": format!("embd-{JOB}"), "model": "m",
+        "data": [
+            {"object": "embedding", "index": 0, "embedding": [0.5, -0.1]},
+            {"object": "embedding", "index": 1, "embedding": [1.0, 2.0]},
+        ],
+        "usage": {"prompt_tokens": 9, "total_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}},
+    });
+    let body = result_body(&record, ACCEPTED);
+    let text = serde_json::to_string(&body).unwrap();
+    assert!(text.contains("[0.5,-0.1]"), "numbers are as short as they are: {text}");
+    assert_eq!(serde_json::from_str::<Value>(&text).unwrap(), expected);
+    assert_eq!(serde_json::from_str::<super::views::ResultBody>(&text).unwrap(), body);
+    if let Input::Embedding(embedding) = &mut record.request.input {
+        embedding.format = VectorFormat::Base64;
+    }
+    let body = serde_json::to_value(result_body(&record, ACCEPTED)).unwrap();
+    // python3: base64.b64encode(struct.pack("<2f", 0.5, -0.1))
+    assert_eq!(body["data"][0]["embedding"], "AAAAP83MzL0=");
+    let kept = Record::decode(&record.encode().unwrap()).unwrap();
+    assert_eq!(kept, record, "what is stored is read back to the bit");
 }
 
 #[test]

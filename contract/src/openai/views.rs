@@ -6,13 +6,14 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::bodies::{
-    AssistantMessage, ChatChoice, ChatCompletion, ChatLogprobs, ChatTokenLogprob, ChatTopLogprob, TextChoice,
-    TextCompletion, TextLogprobs, UsageBody,
+    AssistantMessage, ChatChoice, ChatCompletion, ChatLogprobs, ChatTokenLogprob, ChatTopLogprob, EmbeddingBody,
+    EmbeddingList, EmbeddingUsage, EmbeddingVector, PromptLogprob, PromptTokensDetails, TextChoice, TextCompletion,
+    TextLogprobs, UsageBody,
 };
 use crate::event::TokenEvent;
 use crate::ids::JobId;
-use crate::record::{ChoiceRecord, Record, TokenLogprob};
-use crate::request::Kind;
+use crate::record::{ChoiceRecord, PromptToken, Record, TokenLogprob};
+use crate::request::{Input, Kind, VectorFormat};
 use crate::time::Timestamp;
 
 /// A result in the shape of the route it belongs to.
@@ -23,6 +24,8 @@ pub enum ResultBody {
     Chat(ChatCompletion),
     /// Of a completion.
     Completion(TextCompletion),
+    /// Of an embedding.
+    Embedding(EmbeddingList),
 }
 
 /// The id that an OpenAI route shows for a job.
@@ -30,6 +33,7 @@ pub fn completion_id(kind: Kind, job: &JobId) -> String {
     match kind {
         Kind::Chat => format!("chatcmpl-{job}"),
         Kind::Completion => format!("cmpl-{job}"),
+        Kind::Embedding => format!("embd-{job}"),
     }
 }
 
@@ -38,6 +42,7 @@ pub fn result_body(record: &Record, accepted_at: Timestamp) -> ResultBody {
     match record.kind {
         Kind::Chat => ResultBody::Chat(chat_body(record, accepted_at)),
         Kind::Completion => ResultBody::Completion(completion_body(record, accepted_at)),
+        Kind::Embedding => ResultBody::Embedding(embedding_body(record)),
     }
 }
 
@@ -58,17 +63,20 @@ pub fn chat_body(record: &Record, accepted_at: Timestamp) -> ChatCompletion {
         choices: choices.collect(),
         usage: UsageBody::from(record.usage),
         system_fingerprint: record.release.short().to_owned(),
+        prompt_logprobs: prompt_logprobs(record),
     }
 }
 
 /// The record of a completion as `POST /v1/completions` answers it.
 pub fn completion_body(record: &Record, accepted_at: Timestamp) -> TextCompletion {
+    let prompt = if record.request.echo { record.prompt_text.as_str() } else { "" };
     let choices = (0u32..).zip(&record.choices).map(|(index, choice)| TextChoice {
-        text: choice.text.clone(),
+        text: format!("{prompt}{}", choice.text),
         index,
-        logprobs: text_logprobs(choice),
+        logprobs: text_logprobs(record, choice, chars(prompt)),
         finish_reason: Some(choice.finish_reason),
         stop_reason: choice.stop_reason.clone(),
+        prompt_logprobs: prompt_logprobs(record),
     });
     TextCompletion {
         id: completion_id(Kind::Completion, &record.job),
@@ -78,6 +86,33 @@ pub fn completion_body(record: &Record, accepted_at: Timestamp) -> TextCompletio
         choices: choices.collect(),
         usage: Some(Some(UsageBody::from(record.usage))),
         system_fingerprint: record.release.short().to_owned(),
+    }
+}
+
+/// The record of an embedding as `POST /v1/embeddings` answers it.
+pub fn embedding_body(record: &Record) -> EmbeddingList {
+    let format = match &record.request.input {
+        Input::Embedding(embedding) => embedding.format,
+        Input::Chat(_) | Input::Completion(_) => VectorFormat::default(),
+    };
+    let data = (0u32..).zip(&record.vectors).map(|(index, vector)| EmbeddingBody {
+        object: "embedding".to_owned(),
+        index,
+        embedding: match format {
+            VectorFormat::Float => EmbeddingVector::Float(vector.0.clone()),
+            VectorFormat::Base64 => EmbeddingVector::Base64(vector.to_base64()),
+        },
+    });
+    EmbeddingList {
+        object: "list".to_owned(),
+        id: completion_id(Kind::Embedding, &record.job),
+        data: data.collect(),
+        model: record.request.model.clone(),
+        usage: EmbeddingUsage {
+            prompt_tokens: record.usage.prompt_tokens,
+            total_tokens: record.usage.prompt_tokens,
+            prompt_tokens_details: PromptTokensDetails { cached_tokens: record.usage.cached_tokens },
+        },
     }
 }
 
@@ -105,15 +140,53 @@ pub(super) fn push_text_logprob(into: &mut TextLogprobs, token: &TokenLogprob, o
     }
     top.entry(token.token.clone()).or_insert(token.logprob);
     into.tokens.push(token.token.clone());
-    into.token_logprobs.push(token.logprob);
-    into.top_logprobs.push(top);
+    into.token_logprobs.push(Some(token.logprob));
+    into.top_logprobs.push(Some(top));
     into.text_offset.push(offset);
 }
 
-fn text_logprobs(choice: &ChoiceRecord) -> Option<TextLogprobs> {
+/// One token of the prompt in the shape of the completion route, with the `top` likeliest beside it.
+fn push_prompt_token(into: &mut TextLogprobs, token: &PromptToken, top: usize) {
+    let shown = token.score.as_ref().map(|score| {
+        let mut shown = BTreeMap::new();
+        for other in score.top.iter().take(top) {
+            shown.entry(other.token.clone()).or_insert(other.logprob);
+        }
+        shown.entry(token.token.clone()).or_insert(score.logprob);
+        shown
+    });
+    into.tokens.push(token.token.clone());
+    into.token_logprobs.push(token.score.as_ref().map(|score| score.logprob));
+    into.top_logprobs.push(shown);
+    into.text_offset.push(token.offset);
+}
+
+/// The prompt's log-probabilities in vLLM's shape, if they were asked for in it.
+fn prompt_logprobs(record: &Record) -> Option<Vec<Option<BTreeMap<String, PromptLogprob>>>> {
+    let top = usize::from(record.request.prompt_logprobs?);
+    let of = |(id, token): (&u32, &PromptToken)| {
+        let score = token.score.as_ref()?;
+        let likeliest = (1..).zip(&score.top).take(top).map(|(rank, top)| {
+            let shown = PromptLogprob { logprob: top.logprob, rank, decoded_token: top.token.clone() };
+            (top.id.to_string(), shown)
+        });
+        let own = PromptLogprob { logprob: score.logprob, rank: score.rank, decoded_token: token.token.clone() };
+        Some(likeliest.chain([(id.to_string(), own)]).collect())
+    };
+    Some(record.prompt_ids.iter().zip(record.prompt_tokens.iter().flatten()).map(of).collect())
+}
+
+/// Those of the answer, which begins at the character `start_offset` of the text; with `echo` after those of the prompt.
+fn text_logprobs(record: &Record, choice: &ChoiceRecord, start_offset: u32) -> Option<TextLogprobs> {
     let tokens = choice.logprobs.as_ref()?;
     let mut shown = TextLogprobs::default();
-    let (mut start, mut offset) = (0usize, 0u32);
+    if record.request.echo {
+        let top = record.request.logprobs.map_or(0, usize::from);
+        for token in record.prompt_tokens.iter().flatten() {
+            push_prompt_token(&mut shown, token, top);
+        }
+    }
+    let (mut start, mut offset) = (0usize, start_offset);
     for (nth, token) in tokens.iter().enumerate() {
         push_text_logprob(&mut shown, token, offset);
         let end = choice.ends.get(nth).map_or(start, |end| *end as usize);

@@ -19,18 +19,23 @@ pub mod prefix;
 pub mod random;
 pub mod sampler;
 pub mod sequence;
+pub mod single;
 pub mod status;
 
 use fault::FaultPoint;
 use plan::{Forward, ForwardError};
 use planner::{Limits, Planner, StepOutput};
 use sequence::Prepared;
+use single::SingleBatcher;
 pub use status::{EngineReading, EngineStatus};
 
 /// Commands that may wait for the engine. More than any worker has sequences, so that a send does not wait.
 const COMMANDS: usize = 4096;
 /// Step outputs that may wait for the pump before they are merged.
 const OUTPUTS: usize = 64;
+
+/// How often an engine without work looks whether others have come for a batch that is not due yet.
+const LOOK_FOR_COMPANY: std::time::Duration = std::time::Duration::from_micros(200);
 
 /// Stack of the engine's thread: grammars made of strangers' rules are followed on it.
 const STACK_BYTES: usize = 16 * 1024 * 1024;
@@ -71,7 +76,8 @@ pub fn spawn(forward: Box<dyn Forward>, limits: Limits, fault: FaultPoint) -> st
     let (outbox, outputs) = mpsc::channel(OUTPUTS);
     let status = Arc::new(EngineStatus::new(forward.n_blocks()));
     let planner = Planner::new(limits, forward.n_blocks());
-    let engine = Engine { forward, planner, inbox, outbox, unsent: StepOutput::default(), fault };
+    let singles = SingleBatcher::new(limits.singles);
+    let engine = Engine { forward, planner, singles, inbox, outbox, unsent: StepOutput::default(), fault };
     let thread = std::thread::Builder::new().name("engine".into()).stack_size(STACK_BYTES).spawn({
         let status = Arc::clone(&status);
         move || {
@@ -94,6 +100,7 @@ impl Drop for EndedOnDrop<'_> {
 struct Engine {
     forward: Box<dyn Forward>,
     planner: Planner,
+    singles: SingleBatcher,
     inbox: mpsc::Receiver<Command>,
     outbox: mpsc::Sender<StepOutput>,
     unsent: StepOutput,
@@ -104,7 +111,11 @@ impl Engine {
     fn run(mut self, status: &EngineStatus) {
         while self.admit(status) {
             let mut out = std::mem::take(&mut self.unsent);
-            self.planner.sweep(Instant::now(), &mut out);
+            let now = Instant::now();
+            for prepared in self.singles.take(self.planner.n_singles(), now) {
+                self.planner.admit(prepared);
+            }
+            self.planner.sweep(now, &mut out);
             let plan = self.planner.plan();
             if let Some(plan) = &plan {
                 self.fault.check(&self.planner);
@@ -113,12 +124,15 @@ impl Engine {
                     Err(err) => self.narrow(plan, &err, &mut out),
                 }
             }
-            status.progress(plan.is_some(), &self.planner);
+            status.progress(plan.is_some(), !self.singles.is_empty(), &self.planner);
             self.emit(out);
         }
         let mut out = std::mem::take(&mut self.unsent);
+        for prepared in self.singles.take_all() {
+            self.planner.admit(prepared);
+        }
         self.planner.abort_all(&mut out);
-        status.progress(false, &self.planner);
+        status.progress(false, false, &self.planner);
         // The last word may wait for its reader: no step is held up any more.
         let _reader_is_gone = self.outbox.blocking_send(out);
     }
@@ -126,21 +140,33 @@ impl Engine {
     /// Takes commands in; waits for one when there is nothing to do. False when the engine is to stop.
     fn admit(&mut self, status: &EngineStatus) -> bool {
         if self.planner.is_idle() && self.unsent.is_empty() {
-            match self.inbox.blocking_recv() {
-                Some(Command::Start(prepared)) => {
-                    status.wake();
-                    self.planner.admit(*prepared);
-                }
-                Some(Command::Stop) | None => return false,
+            match self.singles.due_in(Instant::now()) {
+                None => match self.inbox.blocking_recv() {
+                    Some(Command::Start(prepared)) => {
+                        status.wake();
+                        self.start(*prepared);
+                    }
+                    Some(Command::Stop) | None => return false,
+                },
+                // They wait for company, which the channel cannot be waited for so briefly.
+                Some(wait) => std::thread::sleep(wait.min(LOOK_FOR_COMPANY)),
             }
         }
         loop {
             match self.inbox.try_recv() {
-                Ok(Command::Start(prepared)) => self.planner.admit(*prepared),
+                Ok(Command::Start(prepared)) => self.start(*prepared),
                 Ok(Command::Stop) => return false,
                 Err(mpsc::error::TryRecvError::Empty) => return true,
                 Err(mpsc::error::TryRecvError::Disconnected) => return false,
             }
+        }
+    }
+
+    fn start(&mut self, prepared: Prepared) {
+        if prepared.is_single_pass() {
+            self.singles.push(prepared, Instant::now());
+        } else {
+            self.planner.admit(prepared);
         }
     }
 

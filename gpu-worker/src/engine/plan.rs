@@ -21,6 +21,8 @@ pub struct StepPlan {
     pub spans: Vec<Span>,
     /// Rows of the flat list whose logits are wanted, ascending; may be empty (a prefill chunk that is not the last).
     pub logit_rows: Vec<u32>,
+    /// Rows whose hidden states are wanted, behind the model's last norm, ascending; none of them is among `logit_rows`.
+    pub hidden_rows: Vec<u32>,
 }
 
 /// The part of a step that belongs to one sequence.
@@ -46,12 +48,16 @@ impl StepPlan {
     pub fn only(&self, idx: usize) -> StepPlan {
         let span = &self.spans[idx];
         let rows = span.start as usize..(span.start + span.len) as usize;
-        let wanted = self.logit_rows.iter().filter(|row| rows.contains(&(**row as usize)));
+        let of_span = |wanted: &[u32]| {
+            let wanted = wanted.iter().filter(|row| rows.contains(&(**row as usize)));
+            wanted.map(|row| row - span.start).collect()
+        };
         StepPlan {
             tokens: self.tokens[rows.clone()].to_vec(),
             positions: self.positions[rows.clone()].to_vec(),
             slots: self.slots[rows.clone()].to_vec(),
-            logit_rows: wanted.map(|row| row - span.start).collect(),
+            logit_rows: of_span(&self.logit_rows),
+            hidden_rows: of_span(&self.hidden_rows),
             spans: vec![Span { start: 0, ..span.clone() }],
         }
     }
@@ -62,13 +68,17 @@ impl StepPlan {
     }
 }
 
-/// Logits of the rows that a plan asked for, on the host.
+/// What a plan asked for, on the host: logits, and hidden states.
 #[derive(Debug, Clone, Default)]
 pub struct Logits {
     /// `[n_rows, vocab_size]`, row-major, float32; one row per entry of [`StepPlan::logit_rows`].
     pub data: Vec<f32>,
     /// Length of a row.
     pub vocab_size: usize,
+    /// `[n_rows, hidden_size]`, row-major, float32; one row per entry of [`StepPlan::hidden_rows`].
+    pub hidden: Vec<f32>,
+    /// Length of a row of `hidden`.
+    pub hidden_size: usize,
 }
 
 impl Logits {
@@ -78,6 +88,14 @@ impl Logits {
     /// If `idx` is not below the number of rows asked for.
     pub fn row(&self, idx: usize) -> &[f32] {
         &self.data[idx * self.vocab_size..(idx + 1) * self.vocab_size]
+    }
+
+    /// The `idx`-th asked hidden state, `[hidden_size]`.
+    ///
+    /// # Panics
+    /// If `idx` is not below the number of rows asked for.
+    pub fn hidden_row(&self, idx: usize) -> &[f32] {
+        &self.hidden[idx * self.hidden_size..(idx + 1) * self.hidden_size]
     }
 }
 
@@ -91,8 +109,8 @@ pub enum ForwardError {
 
 /// The model behind the engine: one batched pass per call. Synchronous; owned by the engine's thread alone.
 pub trait Forward: Send {
-    /// Runs the plan: writes keys and values of every token into the cache, and answers the asked logits.
-    /// The logits of a row depend on its own sequence alone, bit for bit, whatever else the plan holds and however
+    /// Runs the plan: writes keys and values of every token into the cache, and answers the asked logits and hidden states.
+    /// What a row gives depends on its own sequence alone, bit for bit, whatever else the plan holds and however
     /// its earlier tokens were cut into spans.
     ///
     /// # Errors
@@ -100,6 +118,8 @@ pub trait Forward: Send {
     fn step(&mut self, plan: &StepPlan) -> Result<Logits, ForwardError>;
     /// Entries in a row of logits.
     fn vocab_size(&self) -> usize;
+    /// Numbers in a hidden state.
+    fn hidden_size(&self) -> usize;
     /// Longest sequence the model was made for, in tokens.
     fn context_tokens(&self) -> usize;
     /// Blocks in the preallocated KV pool.

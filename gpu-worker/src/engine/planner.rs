@@ -7,20 +7,33 @@
 use std::collections::{HashSet, VecDeque};
 use std::time::Instant;
 
-use contract::{ErrorCode, JobError};
+use contract::{ErrorCode, FinishReason, JobError};
 
 use super::blocks::{BlockPool, blocks_for};
 use super::plan::{Logits, Span, StepPlan};
 use super::sampler::Scratch;
-use super::sequence::{Ending, Prepared, Sequence, SequenceId, TokenOutput};
+use super::sequence::{Ending, OfPrompt, Prepared, PromptOutput, Sequence, SequenceId, TokenOutput};
+use super::single::SingleLimits;
+
+/// Rows of prompts that one step scores at most: a row of logits is as wide as the vocabulary, so a step with one for each
+/// token of a long prompt would hold hundreds of megabytes of them.
+pub(super) const SCORED_ROWS: usize = 64;
 
 /// How much the engine takes on at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Sequences in the cache at once, at least 1.
+    /// Sequences that generate in the cache at once, at least 1.
     pub max_sequences: usize,
     /// Tokens of a step, at least `max_sequences`.
     pub step_tokens: usize,
+    /// For what is done in a single pass.
+    pub singles: SingleLimits,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { max_sequences: 32, step_tokens: 256, singles: SingleLimits::default() }
+    }
 }
 
 /// A sequence that left, and what it had used.
@@ -41,6 +54,8 @@ pub struct Ended {
 /// What a step gave.
 #[derive(Debug, Default)]
 pub struct StepOutput {
+    /// What prompts gave, before new tokens of the same sequences.
+    pub prompts: Vec<PromptOutput>,
     /// New tokens, at most one per sequence.
     pub tokens: Vec<TokenOutput>,
     /// Sequences that left, after their last token.
@@ -50,8 +65,32 @@ pub struct StepOutput {
 impl StepOutput {
     /// Whether there is nothing to tell.
     pub fn is_empty(&self) -> bool {
-        self.tokens.is_empty() && self.ended.is_empty()
+        self.prompts.is_empty() && self.tokens.is_empty() && self.ended.is_empty()
     }
+}
+
+/// What a step can still take on.
+struct Budget {
+    /// Tokens of prompts.
+    tokens: usize,
+    /// Rows of prompts to score.
+    rows: usize,
+}
+
+impl Budget {
+    /// How many of its next tokens a sequence can have computed.
+    fn of(&self, sequence: &Sequence) -> usize {
+        sequence.most_tokens(sequence.n_pending().min(self.tokens), self.rows)
+    }
+}
+
+/// Where a sequence waits.
+#[derive(Debug, Clone, Copy)]
+enum Line {
+    /// For a place among those that generate.
+    Answers,
+    /// For a single pass.
+    Singles,
 }
 
 /// The sequences and their blocks.
@@ -59,6 +98,8 @@ pub struct Planner {
     limits: Limits,
     pool: BlockPool,
     waiting: VecDeque<Sequence>,
+    /// Those that wait for a single pass.
+    singles: VecDeque<Sequence>,
     running: Vec<Sequence>,
     preemptions: u64,
     scratch: Scratch,
@@ -70,11 +111,13 @@ impl Planner {
         let limits = Limits {
             max_sequences: limits.max_sequences.max(1),
             step_tokens: limits.step_tokens.max(limits.max_sequences).max(1),
+            singles: SingleLimits { largest_batch: limits.singles.largest_batch.max(1), ..limits.singles },
         };
         Self {
             limits,
             pool: BlockPool::new(n_blocks),
             waiting: VecDeque::new(),
+            singles: VecDeque::new(),
             running: Vec::new(),
             preemptions: 0,
             scratch: Scratch::default(),
@@ -83,12 +126,22 @@ impl Planner {
 
     /// Takes a sequence in; it waits for room. The caller has checked that prompt and output fit the whole pool.
     pub fn admit(&mut self, prepared: Prepared) {
-        self.waiting.push_back(Sequence::new(prepared));
+        let line = if prepared.is_single_pass() { &mut self.singles } else { &mut self.waiting };
+        line.push_back(Sequence::new(prepared));
     }
 
     /// Nobody is here.
     pub fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.running.is_empty()
+        self.waiting.is_empty() && self.singles.is_empty() && self.running.is_empty()
+    }
+
+    /// Sequences of a single pass, waiting and running.
+    pub(super) fn n_singles(&self) -> usize {
+        self.singles.len() + self.n_running_singles()
+    }
+
+    fn n_running_singles(&self) -> usize {
+        self.running.iter().filter(|sequence| sequence.prepared.is_single_pass()).count()
     }
 
     /// Sequences in the cache.
@@ -98,7 +151,7 @@ impl Planner {
 
     /// Sequences that wait for room.
     pub fn n_waiting(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.singles.len()
     }
 
     /// The blocks' accounting.
@@ -137,16 +190,25 @@ impl Planner {
                 None => idx += 1,
             }
         }
-        let mut idx = 0;
-        while idx < self.waiting.len() {
-            match over(&self.waiting[idx]) {
-                Some(ending) => {
-                    if let Some(sequence) = self.waiting.remove(idx) {
-                        self.retire(sequence, ending, out);
+        for line in [Line::Answers, Line::Singles] {
+            let mut idx = 0;
+            while idx < self.line(line).len() {
+                match over(&self.line(line)[idx]) {
+                    Some(ending) => {
+                        if let Some(sequence) = self.line(line).remove(idx) {
+                            self.retire(sequence, ending, out);
+                        }
                     }
+                    None => idx += 1,
                 }
-                None => idx += 1,
             }
+        }
+    }
+
+    fn line(&mut self, line: Line) -> &mut VecDeque<Sequence> {
+        match line {
+            Line::Answers => &mut self.waiting,
+            Line::Singles => &mut self.singles,
         }
     }
 
@@ -154,21 +216,42 @@ impl Planner {
     pub fn plan(&mut self) -> Option<StepPlan> {
         let mut plan = StepPlan::default();
         let decoding = self.running.iter().filter(|sequence| sequence.n_pending() == 1).count();
-        let mut prefill_budget = self.limits.step_tokens.saturating_sub(decoding);
+        let mut left = Budget { tokens: self.limits.step_tokens.saturating_sub(decoding), rows: SCORED_ROWS };
         let mut idx = 0;
         while idx < self.running.len() {
             let pending = self.running[idx].n_pending();
-            let take = if pending == 1 { 1 } else { pending.min(prefill_budget) };
+            let take = if pending == 1 { 1 } else { left.of(&self.running[idx]) };
             if take > 0 && self.make_room(idx, take) {
                 if pending > 1 {
-                    prefill_budget -= take;
+                    left.tokens -= take;
                 }
-                Self::add_span(&mut plan, &self.running[idx], take);
+                left.rows = left.rows.saturating_sub(Self::add_span(&mut plan, &self.running[idx], take));
             }
             idx += 1;
         }
-        while self.running.len() < self.limits.max_sequences && prefill_budget > 0 {
-            let Some(next) = self.waiting.front_mut() else { break };
+        // At most half of what is left where both wait: neither holds up the other.
+        let others = if self.waiting.is_empty() { 0 } else { left.tokens / 2 };
+        left.tokens -= others;
+        self.let_in(Line::Singles, &mut left, &mut plan);
+        left.tokens += others;
+        self.let_in(Line::Answers, &mut left, &mut plan);
+        debug_assert!(self.is_idle() || !plan.spans.is_empty(), "K-2: not idle, and no plan");
+        (!plan.spans.is_empty()).then_some(plan)
+    }
+
+    /// Lets in who waits in `line`, in order, as long as there is room, and begins their prompts.
+    fn let_in(&mut self, line: Line, left: &mut Budget, plan: &mut StepPlan) {
+        let n_singles = self.n_running_singles();
+        let mut places = match line {
+            Line::Answers => self.limits.max_sequences.saturating_sub(self.running.len() - n_singles),
+            Line::Singles => self.limits.singles.largest_batch.saturating_sub(n_singles),
+        };
+        while places > 0 && left.tokens > 0 {
+            let waiting = match line {
+                Line::Answers => &mut self.waiting,
+                Line::Singles => &mut self.singles,
+            };
+            let Some(next) = waiting.front_mut() else { break };
             let found = next.find(&self.pool);
             // Room for the prompt and a first token, less what it shares with those that run: nobody is let in at
             // another's cost.
@@ -176,19 +259,22 @@ impl Planner {
             if !self.running.is_empty() && needed > self.pool.n_free() {
                 break;
             }
-            let Some(mut sequence) = self.waiting.pop_front() else { break };
+            let Some(mut sequence) = waiting.pop_front() else { break };
             sequence.begin_with(&found, &mut self.pool);
             self.running.push(sequence);
+            places -= 1;
             let idx = self.running.len() - 1;
-            let take = self.running[idx].n_pending().min(prefill_budget);
+            // None when all rows that can be scored are others' in this step: its place is in the next one.
+            let take = left.of(&self.running[idx]);
+            if take == 0 {
+                continue;
+            }
             if !self.make_room(idx, take) {
                 break;
             }
-            prefill_budget -= take;
-            Self::add_span(&mut plan, &self.running[idx], take);
+            left.tokens -= take;
+            left.rows = left.rows.saturating_sub(Self::add_span(plan, &self.running[idx], take));
         }
-        debug_assert!(self.is_idle() || !plan.spans.is_empty(), "K-2: not idle, and no plan");
-        (!plan.spans.is_empty()).then_some(plan)
     }
 
     /// Makes the table of `running[idx]` cover `take` more tokens, preempting newer ones if it must.
@@ -204,12 +290,14 @@ impl Planner {
             if let Some(mut newest) = self.running.pop() {
                 newest.preempt(&mut self.pool);
                 self.preemptions += 1;
-                self.waiting.push_front(newest);
+                let line = if newest.prepared.is_single_pass() { Line::Singles } else { Line::Answers };
+                self.line(line).push_front(newest);
             }
         }
     }
 
-    fn add_span(plan: &mut StepPlan, sequence: &Sequence, take: usize) {
+    /// Adds the next `take` tokens of a sequence; answers how many rows of its prompt they score.
+    fn add_span(plan: &mut StepPlan, sequence: &Sequence, take: usize) -> usize {
         let start = plan.tokens.len();
         let context = sequence.cached;
         plan.tokens.extend_from_slice(&sequence.tokens[context..context + take]);
@@ -222,14 +310,19 @@ impl Planner {
             context: context as u32,
             blocks: sequence.table.blocks().to_vec(),
         });
-        if context + take == sequence.tokens.len() {
-            plan.logit_rows.push((start + take - 1) as u32);
+        let wanted = sequence.wanted(take);
+        let n_wanted = wanted.len();
+        let rows = wanted.map(|position| (start + position - context) as u32);
+        match sequence.prepared.of_prompt {
+            OfPrompt::Vector(_) => plan.hidden_rows.extend(rows),
+            OfPrompt::Nothing | OfPrompt::Scores(_) => plan.logit_rows.extend(rows),
         }
+        if sequence.is_scoring() { n_wanted } else { 0 }
     }
 
-    /// Takes the step's logits in: samples, appends, ends.
+    /// Takes the step's logits in: scores prompts, samples, appends, ends.
     pub fn commit(&mut self, plan: &StepPlan, logits: &Logits, out: &mut StepOutput) {
-        let mut row = 0;
+        let (mut row, mut hidden_row) = (0, 0);
         let mut ended: Vec<(usize, Ending)> = Vec::new();
         let mut planned = plan.spans.iter();
         for (idx, sequence) in self.running.iter_mut().enumerate() {
@@ -239,20 +332,36 @@ impl Planner {
                 continue;
             }
             planned.next();
+            let wanted = sequence.wanted(span.len as usize);
             sequence.wrote(span.len as usize, &mut self.pool);
-            if sequence.cached < sequence.tokens.len() {
-                continue;
-            }
-            let chosen = sequence.choose(logits.row(row), &mut self.scratch);
-            row += 1;
-            match chosen {
-                Ok(chosen) => {
-                    let (token, ending) = sequence.push(chosen);
-                    out.tokens.push(token);
-                    ended.extend(ending.map(|ending| (idx, ending)));
+            let next_row = match sequence.prepared.of_prompt {
+                OfPrompt::Vector(_) => &mut hidden_row,
+                OfPrompt::Nothing | OfPrompt::Scores(_) => &mut row,
+            };
+            // Where its rows end, whatever becomes of them.
+            let end_row = *next_row + wanted.len();
+            let ending = match sequence.take_prompt(wanted, logits, next_row, &mut self.scratch) {
+                Err(ending) => Some(ending),
+                Ok(prompt) => {
+                    out.prompts.extend(prompt);
+                    if sequence.cached < sequence.tokens.len() {
+                        None
+                    } else if sequence.prepared.is_single_pass() {
+                        Some(Ending::Finished { reason: FinishReason::Length, stop: None })
+                    } else {
+                        match sequence.choose(logits.row(*next_row), &mut self.scratch) {
+                            Ok(chosen) => {
+                                let (token, ending) = sequence.push(chosen);
+                                out.tokens.push(token);
+                                ending
+                            }
+                            Err(ending) => Some(ending),
+                        }
+                    }
                 }
-                Err(ending) => ended.push((idx, ending)),
-            }
+            };
+            *next_row = end_row;
+            ended.extend(ending.map(|ending| (idx, ending)));
         }
         for (idx, ending) in ended.into_iter().rev() {
             let sequence = self.running.remove(idx);
@@ -276,7 +385,9 @@ impl Planner {
 
     /// Ends everybody as dropped: the engine stops.
     pub fn abort_all(&mut self, out: &mut StepOutput) {
-        for sequence in std::mem::take(&mut self.running).into_iter().chain(std::mem::take(&mut self.waiting)) {
+        let running = std::mem::take(&mut self.running).into_iter();
+        let waiting = std::mem::take(&mut self.waiting).into_iter().chain(std::mem::take(&mut self.singles));
+        for sequence in running.chain(waiting) {
             self.retire(sequence, Ending::Dropped, out);
         }
     }
@@ -303,6 +414,8 @@ impl Planner {
     /// When it does not hold.
     #[cfg(test)]
     pub(super) fn assert_whole(&self) {
-        self.pool.assert_whole(self.running.iter().chain(&self.waiting).map(|sequence| &sequence.table));
+        self.pool.assert_whole(
+            self.running.iter().chain(&self.waiting).chain(&self.singles).map(|sequence| &sequence.table),
+        );
     }
 }

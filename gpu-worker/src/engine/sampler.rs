@@ -32,6 +32,17 @@ pub struct Chosen {
     pub logprobs: Option<(f32, Vec<(u32, f32)>)>,
 }
 
+/// What the model made of a token that is there already.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Scored {
+    /// Its log-probability.
+    pub logprob: f32,
+    /// Its place among all tokens, the likeliest being 1; of equals, the smaller id comes first.
+    pub rank: u32,
+    /// The likeliest tokens with their log-probabilities, best first.
+    pub top: Vec<(u32, f32)>,
+}
+
 /// The row holds a number that is not finite: nothing can be chosen from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("the logits are not finite")]
@@ -89,6 +100,21 @@ pub fn choose(row: &[f32], next: &Next<'_>, scratch: &mut Scratch) -> Result<Cho
     };
     let logprobs = next.how.logprobs.map(|top| logprobs_of(row, id, top as usize, scratch));
     Ok(Chosen { id, logprobs })
+}
+
+/// What `row`, `[vocab_size]`, says of the token `id` that follows, with the `top` likeliest.
+///
+/// # Errors
+/// [`NotFinite`] when a logit is NaN or infinite.
+pub fn score(row: &[f32], id: u32, top: u8, scratch: &mut Scratch) -> Result<Scored, NotFinite> {
+    if !all_finite(row) {
+        return Err(NotFinite);
+    }
+    let own = row[id as usize];
+    let likelier = row.iter().filter(|logit| **logit > own).count();
+    let as_likely = row[..id as usize].iter().filter(|logit| **logit == own).count();
+    let (logprob, top) = logprobs_of(row, id, top as usize, scratch);
+    Ok(Scored { logprob, rank: (likelier + as_likely + 1) as u32, top })
 }
 
 /// The choice from a row of finite logits that has its bias and penalties.

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-use contract::{ErrorCode, FinishReason, JobError};
+use contract::{ErrorCode, FinishReason, JobError, Pooling};
 
 use super::adjust::Adjustment;
 use super::blocks::{BlockPool, BlockTable};
 use super::grammar::Grammar;
-use super::plan::BLOCK_TOKENS;
+use super::plan::{BLOCK_TOKENS, Logits};
 use super::prefix::{BlockHash, CacheScope};
-use super::sampler::{self, Choosing, Chosen, Next, NotFinite, Scratch};
+use super::sampler::{self, Choosing, Chosen, Next, NotFinite, Scored, Scratch};
 
 /// Names a sequence towards the engine's owner; the engine never looks inside.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -65,6 +65,18 @@ impl OutputText for NoText {
     }
 }
 
+/// What is wanted of a sequence's prompt itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum OfPrompt {
+    /// Nothing but that it is read.
+    #[default]
+    Nothing,
+    /// What the model made of each token after the first, with this many of the likeliest.
+    Scores(u8),
+    /// One vector, made of the hidden states of its tokens. No tokens are generated.
+    Vector(Pooling),
+}
+
 /// A sequence ready for the engine: rendered, tokenised, checked.
 pub struct Prepared {
     /// Its name, unlike that of any other sequence in the engine.
@@ -75,7 +87,9 @@ pub struct Prepared {
     pub prompt: Vec<u32>,
     /// How tokens are chosen.
     pub choosing: Choosing,
-    /// Most tokens to generate, at least 1; prompt and this fit the context and the pool.
+    /// What is wanted of the prompt.
+    pub of_prompt: OfPrompt,
+    /// Most tokens to generate; with 0 it is over once its prompt is read. Prompt and this fit the context and the pool.
     pub max_tokens: u32,
     /// Ends cannot come before this many tokens.
     pub min_tokens: u32,
@@ -131,6 +145,31 @@ pub struct TokenOutput {
     pub text: String,
 }
 
+/// What a step gave of a sequence's prompt.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PromptOutput {
+    /// Whose.
+    pub id: SequenceId,
+    /// What.
+    pub gives: PromptGives,
+}
+
+/// What a prompt can give.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptGives {
+    /// Scores of its tokens, the next ones in order: the first is that of its second token. Each is told of once.
+    Scores(Vec<Scored>),
+    /// Its vector, `[hidden_size]`, as it was pooled.
+    Vector(Vec<f32>),
+}
+
+impl Prepared {
+    /// Whether it is done once its prompt is read: work for the batcher of single passes.
+    pub fn is_single_pass(&self) -> bool {
+        self.max_tokens == 0
+    }
+}
+
 /// A sequence inside the engine.
 pub(super) struct Sequence {
     pub(super) prepared: Prepared,
@@ -148,6 +187,10 @@ pub(super) struct Sequence {
     computed: Option<Range<usize>>,
     /// Bias and penalties, which count its tokens. They stay with it when it is preempted, as its tokens do.
     adjustment: Option<Adjustment>,
+    /// Positions of its prompt whose rows were scored, if they are to be. They stay told of when it is preempted.
+    scored: usize,
+    /// Sum of the hidden states so far, in order, for a mean.
+    sum: Vec<f64>,
 }
 
 impl Sequence {
@@ -163,13 +206,16 @@ impl Sequence {
             kept: 0,
             computed: None,
             adjustment,
+            scored: 0,
+            sum: Vec::new(),
         }
     }
 
-    /// Known blocks that it could begin with. Never all of its tokens: the last one's logits are wanted.
+    /// Known blocks that it could begin with. Never all of its tokens: the last one's logits are wanted. None of those whose
+    /// rows are wanted still: a block that is found gives no row.
     pub(super) fn find(&mut self, pool: &BlockPool) -> Vec<u32> {
         let Some(scope) = self.prepared.scope else { return Vec::new() };
-        let n = (self.tokens.len() - 1) / BLOCK_TOKENS;
+        let n = self.needed_from().min(self.tokens.len() - 1) / BLOCK_TOKENS;
         self.extend_chain(scope, n);
         pool.find(scope, &self.chain[..n], &self.tokens)
     }
@@ -202,6 +248,108 @@ impl Sequence {
         self.table.free(pool);
         self.kept = 0;
         self.cached = 0;
+        self.sum.clear();
+    }
+
+    /// Whether rows of its prompt are still to be scored.
+    pub(super) fn is_scoring(&self) -> bool {
+        matches!(self.prepared.of_prompt, OfPrompt::Scores(_)) && self.scored + 1 < self.n_prompt()
+    }
+
+    /// The first position whose row is wanted for its own sake, and not only to choose the next token.
+    fn needed_from(&self) -> usize {
+        match self.prepared.of_prompt {
+            OfPrompt::Vector(Pooling::Mean) => 0,
+            _ if self.is_scoring() => self.scored,
+            _ => self.tokens.len(),
+        }
+    }
+
+    /// The positions whose rows a step over the next `take` tokens is to give: hidden states for a vector, else logits.
+    pub(super) fn wanted(&self, take: usize) -> Range<usize> {
+        let (from, to) = (self.cached, self.cached + take);
+        let is_last = to == self.tokens.len();
+        match self.prepared.of_prompt {
+            OfPrompt::Vector(Pooling::Mean) => from..to,
+            OfPrompt::Vector(Pooling::Last) if is_last => to - 1..to,
+            OfPrompt::Vector(Pooling::Last) => to..to,
+            OfPrompt::Nothing | OfPrompt::Scores(_) => {
+                let end = if is_last && self.prepared.max_tokens > 0 { to } else { to.min(self.tokens.len() - 1) };
+                // The row of a prompt's last token scores none of the prompt's.
+                let start = if self.is_scoring() { self.scored.max(from) } else { self.tokens.len() - 1 };
+                start.min(end)..end
+            }
+        }
+    }
+
+    /// How many of its next `pending` tokens a step can take that gives at most `rows` scores.
+    pub(super) fn most_tokens(&self, pending: usize, rows: usize) -> usize {
+        if !self.is_scoring() {
+            return pending;
+        }
+        let most = self.scored.saturating_sub(self.cached) + rows;
+        // With the last score the last token comes for free.
+        if most + 1 >= self.n_pending() { pending } else { pending.min(most) }
+    }
+
+    /// Takes the rows in that [`Sequence::wanted`] names, but for the one that the next token is chosen from; `next_row`
+    /// is the first of them in `logits`, and is left behind those that were taken.
+    ///
+    /// # Errors
+    /// How the sequence ends: a number was not finite.
+    pub(super) fn take_prompt(
+        &mut self,
+        wanted: Range<usize>,
+        logits: &Logits,
+        next_row: &mut usize,
+        scratch: &mut Scratch,
+    ) -> Result<Option<PromptOutput>, Ending> {
+        let id = self.prepared.id;
+        match self.prepared.of_prompt {
+            OfPrompt::Nothing => Ok(None),
+            OfPrompt::Scores(top) => {
+                let scores = wanted.start..wanted.end.min(self.n_prompt() - 1);
+                if scores.is_empty() {
+                    return Ok(None);
+                }
+                self.scored = scores.end;
+                let score = |position: usize| {
+                    let row = logits.row(*next_row);
+                    *next_row += 1;
+                    sampler::score(row, self.tokens[position + 1], top, scratch).map_err(|NotFinite| Self::not_finite())
+                };
+                let scores = scores.map(score).collect::<Result<_, _>>()?;
+                Ok(Some(PromptOutput { id, gives: PromptGives::Scores(scores) }))
+            }
+            OfPrompt::Vector(pooling) => {
+                let mut last = None;
+                for _ in wanted {
+                    let row = logits.hidden_row(*next_row);
+                    *next_row += 1;
+                    if !sampler::all_finite(row) {
+                        return Err(Self::not_finite());
+                    }
+                    match pooling {
+                        Pooling::Last => last = Some(row.to_vec()),
+                        Pooling::Mean => self.add(row),
+                    }
+                }
+                if self.n_pending() > 0 {
+                    return Ok(None);
+                }
+                let n = self.tokens.len() as f64;
+                let mean = || self.sum.iter().map(|sum| (sum / n) as f32).collect();
+                Ok(Some(PromptOutput { id, gives: PromptGives::Vector(last.unwrap_or_else(mean)) }))
+            }
+        }
+    }
+
+    /// Adds a hidden state to the sum: in the order of the positions, so that it does not depend on how they were cut.
+    fn add(&mut self, row: &[f32]) {
+        self.sum.resize(row.len(), 0.0);
+        for (sum, x) in self.sum.iter_mut().zip(row) {
+            *sum += f64::from(*x);
+        }
     }
 
     /// Makes the chain cover the first `n` blocks, all of them full.

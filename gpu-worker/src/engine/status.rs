@@ -55,7 +55,8 @@ impl EngineStatus {
         }
     }
 
-    pub(super) fn progress(&self, stepped: bool, planner: &super::planner::Planner) {
+    /// After a turn of the loop; `gathers`: somebody waits for company to be computed with.
+    pub(super) fn progress(&self, stepped: bool, gathers: bool, planner: &super::planner::Planner) {
         if stepped {
             self.steps.fetch_add(1, Ordering::Relaxed);
         }
@@ -65,7 +66,7 @@ impl EngineStatus {
         self.cached_blocks.store(planner.pool().n_cached() as u64, Ordering::Relaxed);
         self.preemptions.store(planner.preemptions(), Ordering::Relaxed);
         self.last_progress_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Release);
-        self.busy.store(!planner.is_idle(), Ordering::Release);
+        self.busy.store(gathers || !planner.is_idle(), Ordering::Release);
     }
 
     pub(super) fn wake(&self) {

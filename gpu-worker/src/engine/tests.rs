@@ -10,10 +10,11 @@ use super::plan::{BLOCK_TOKENS, Forward, StepPlan};
 use super::planner::{Ended, Limits, Planner, StepOutput};
 use super::random::philox;
 use super::sampler::Choosing;
-use super::sequence::{DropMark, Ending, NoText, Prepared, SequenceId, StopReason};
+use super::sequence::{DropMark, Ending, NoText, OfPrompt, Prepared, SequenceId, StopReason};
 use super::{Command, spawn};
 use crate::forward::trivial::{Ending as ModelEnding, TrivialConfig, TrivialForward};
 
+mod prompts;
 mod shared;
 
 fn forward(n_blocks: usize, ending: ModelEnding) -> TrivialForward {
@@ -39,12 +40,13 @@ fn sampling(id: u64) -> Sampling {
     }
 }
 
-fn prepared(id: u64, n_prompt: usize, max_tokens: u32) -> Prepared {
+pub(super) fn prepared(id: u64, n_prompt: usize, max_tokens: u32) -> Prepared {
     Prepared {
         id: SequenceId(id),
         scope: None,
         prompt: (0..n_prompt).map(|idx| philox([id as u32, idx as u32, 0, 0], [3, 4])[0] % 97).collect(),
         choosing: Choosing { sampling: sampling(id), seed: id * 31, logprobs: Some(3) },
+        of_prompt: OfPrompt::Nothing,
         max_tokens,
         min_tokens: 0,
         end_ids: Vec::new(),
@@ -106,7 +108,7 @@ fn collect(result: &mut Run, out: StepOutput) {
 
 /// Each sequence by itself, in a pool without pressure: what any mix must give.
 fn alone(id: u64, n_prompt: usize, max_tokens: u32) -> Vec<(u32, Option<u32>)> {
-    let mut planner = Planner::new(Limits { max_sequences: 1, step_tokens: 512 }, 64);
+    let mut planner = Planner::new(Limits { max_sequences: 1, step_tokens: 512, ..Limits::default() }, 64);
     planner.admit(prepared(id, n_prompt, max_tokens));
     let result = run(&mut forward(64, ModelEnding::Never), &mut planner, |_, _| false);
     result.tokens[&id].clone()
@@ -119,7 +121,11 @@ fn any_mix_gives_each_sequence_what_it_gets_alone() {
         let number = |what: u32, below: u32| philox([seed, what, 0, 0], [1, 2])[0] % below;
         let n_sequences = 1 + number(0, 12);
         let n_blocks = 12 + number(1, 20) as usize;
-        let limits = Limits { max_sequences: 1 + number(2, 8) as usize, step_tokens: 1 + number(3, 64) as usize };
+        let limits = Limits {
+            max_sequences: 1 + number(2, 8) as usize,
+            step_tokens: 1 + number(3, 64) as usize,
+            ..Limits::default()
+        };
         let shapes: Vec<(usize, u32)> =
             (0..n_sequences).map(|idx| (1 + number(10 + idx, 90) as usize, 1 + number(50 + idx, 80))).collect();
         let mut planner = Planner::new(limits, n_blocks);
@@ -147,7 +153,7 @@ fn any_mix_gives_each_sequence_what_it_gets_alone() {
 /// Greedy tokens under penalties are those of the formulas, applied to each row with counts taken anew.
 #[test]
 fn penalties_count_the_tokens_of_prompt_and_output() {
-    let mut planner = Planner::new(Limits { max_sequences: 1, step_tokens: 8 }, 16);
+    let mut planner = Planner::new(Limits { max_sequences: 1, step_tokens: 8, ..Limits::default() }, 16);
     let mut sequence = prepared(2, 20, 60);
     let bias = BTreeMap::from([(3, 0.5f32), (50, -1.0)]);
     sequence.choosing.sampling = Sampling {
@@ -188,7 +194,7 @@ fn penalties_count_the_tokens_of_prompt_and_output() {
 
 #[test]
 fn a_thousand_random_cancels_leave_the_pool_whole() {
-    let mut planner = Planner::new(Limits { max_sequences: 8, step_tokens: 40 }, 40);
+    let mut planner = Planner::new(Limits { max_sequences: 8, step_tokens: 40, ..Limits::default() }, 40);
     let mut marks: Vec<DropMark> = Vec::new();
     let draw = |what: u32, below: u32| philox([what, 9, 9, 9], [5, 6])[0] % below;
     let result = run(&mut forward(40, ModelEnding::Never), &mut planner, |step, planner| {
@@ -212,7 +218,7 @@ fn a_thousand_random_cancels_leave_the_pool_whole() {
 
 #[test]
 fn a_marked_sequence_is_gone_before_the_next_step() {
-    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 64 }, 32);
+    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 64, ..Limits::default() }, 32);
     let sequence = prepared(1, 40, 100);
     let mark = sequence.mark.clone();
     planner.admit(sequence);
@@ -232,7 +238,7 @@ fn a_marked_sequence_is_gone_before_the_next_step() {
 
 #[test]
 fn a_passed_deadline_ends_a_sequence_without_another_step() {
-    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 64 }, 32);
+    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 64, ..Limits::default() }, 32);
     planner.admit(Prepared { deadline: Some(Instant::now()), ..prepared(1, 5, 5) });
     let mut out = StepOutput::default();
     planner.sweep(Instant::now(), &mut out);
@@ -244,7 +250,7 @@ fn a_passed_deadline_ends_a_sequence_without_another_step() {
 fn end_tokens_end_and_are_not_chosen_before_min_tokens() {
     let ending = ModelEnding::AtLength { token: 7, tokens: 12 };
     let run_with = |min_tokens, end_ids: Vec<u32>| {
-        let mut planner = Planner::new(Limits { max_sequences: 1, step_tokens: 64 }, 16);
+        let mut planner = Planner::new(Limits { max_sequences: 1, step_tokens: 64, ..Limits::default() }, 16);
         planner.admit(Prepared { min_tokens, end_ids, ..prepared(2, 10, 30) });
         let result = run(&mut forward(16, ending), &mut planner, |_, _| false);
         (result.ended[&2].ending.clone(), result.ended[&2].output_tokens)
@@ -276,6 +282,10 @@ impl Forward for Faulty {
         self.inner.vocab_size()
     }
 
+    fn hidden_size(&self) -> usize {
+        self.inner.hidden_size()
+    }
+
     fn context_tokens(&self) -> usize {
         self.inner.context_tokens()
     }
@@ -288,7 +298,7 @@ impl Forward for Faulty {
 #[test]
 fn a_failed_or_panicking_step_ends_its_sequences_and_nothing_else() {
     let forward = Faulty { inner: forward(16, ModelEnding::Never), steps: 0 };
-    let limits = Limits { max_sequences: 4, step_tokens: 64 };
+    let limits = Limits { max_sequences: 4, step_tokens: 64, ..Limits::default() };
     let mut engine = spawn(Box::new(forward), limits, FaultPoint::default()).unwrap();
     let mut endings = Vec::new();
     for id in 0..3 {
@@ -307,7 +317,7 @@ fn a_failed_or_panicking_step_ends_its_sequences_and_nothing_else() {
 
 #[test]
 fn a_slow_reader_never_holds_up_the_engine() {
-    let limits = Limits { max_sequences: 2, step_tokens: 64 };
+    let limits = Limits { max_sequences: 2, step_tokens: 64, ..Limits::default() };
     let mut engine = spawn(Box::new(forward(64, ModelEnding::Never)), limits, FaultPoint::default()).unwrap();
     engine.commands.blocking_send(Command::Start(Box::new(prepared(1, 4, 400)))).ok().unwrap();
     // 400 steps do not fit the channel of 64 outputs; nobody reads until they are done.

@@ -1,5 +1,6 @@
 //! A real model behind [`Forward`]: the decoder, and the cache that belongs to it.
 
+use std::borrow::Cow;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
@@ -83,19 +84,61 @@ impl CandleForward {
     }
 }
 
+impl CandleForward {
+    /// The hidden states that `plan` asks for, from the states of all `wanted` rows.
+    fn hidden(&self, plan: &StepPlan, wanted: &[u32], states: &Tensor) -> candle_core::Result<Vec<f32>> {
+        if plan.hidden_rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        self.among(&plan.hidden_rows, wanted, states.clone())?.flatten_all()?.to_vec1()
+    }
+
+    /// The states of `rows`, from those of all `wanted` rows; the very same tensor where these are all.
+    fn among(&self, rows: &[u32], wanted: &[u32], states: Tensor) -> candle_core::Result<Tensor> {
+        if rows.len() == wanted.len() {
+            return Ok(states);
+        }
+        let places: Vec<u32> =
+            (0u32..).zip(wanted).filter(|(_, row)| rows.binary_search(row).is_ok()).map(|(at, _)| at).collect();
+        states.index_select(&Tensor::new(places.as_slice(), &self.decoder.device)?, 0)
+    }
+}
+
+/// The rows whose states are wanted, for logits or for themselves, ascending.
+fn wanted_rows(plan: &StepPlan) -> Cow<'_, [u32]> {
+    if plan.hidden_rows.is_empty() {
+        return Cow::Borrowed(&plan.logit_rows);
+    }
+    let mut rows = [plan.logit_rows.as_slice(), &plan.hidden_rows].concat();
+    rows.sort_unstable();
+    Cow::Owned(rows)
+}
+
 impl Forward for CandleForward {
     fn step(&mut self, plan: &StepPlan) -> Result<Logits, ForwardError> {
         let vocab_size = self.vocab_size();
         let context_tokens = self.context_tokens();
         check_plan(plan, PlanLimits { vocab_size, context_tokens, n_blocks: self.n_blocks })?;
         if plan.n_tokens() == 0 {
-            return Ok(Logits { data: Vec::new(), vocab_size });
+            return Ok(Logits { vocab_size, ..Logits::default() });
         }
-        let data = match self.decoder.forward(plan, &mut self.cache).map_err(failed)? {
-            Some(logits) => to_host(logits).map_err(|err| failed(err.into()))?,
-            None => Vec::new(),
+        let hidden_size = self.hidden_size();
+        let wanted = wanted_rows(plan);
+        let Some(states) = self.decoder.forward(plan, &wanted, &mut self.cache).map_err(failed)? else {
+            return Ok(Logits { vocab_size, hidden_size, ..Logits::default() });
         };
-        Ok(Logits { data, vocab_size })
+        let hidden = self.hidden(plan, &wanted, &states).map_err(|err| failed(err.into()))?;
+        let data = if plan.logit_rows.is_empty() {
+            Vec::new()
+        } else {
+            let states = self.among(&plan.logit_rows, &wanted, states).map_err(|err| failed(err.into()))?;
+            to_host(self.decoder.head.forward(&states).map_err(failed)?).map_err(|err| failed(err.into()))?
+        };
+        Ok(Logits { data, vocab_size, hidden, hidden_size })
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.decoder.config.hidden_size
     }
 
     fn vocab_size(&self) -> usize {

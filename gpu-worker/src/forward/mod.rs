@@ -61,9 +61,15 @@ pub fn check_plan(plan: &StepPlan, limits: PlanLimits) -> Result<(), ForwardErro
     if covered != n_tokens {
         return refuse(format!("the spans cover {covered} of {n_tokens} tokens"));
     }
-    let ascending = plan.logit_rows.windows(2).all(|pair| pair[0] < pair[1]);
-    if !ascending || plan.logit_rows.last().is_some_and(|&row| row as usize >= n_tokens) {
-        return refuse("logit_rows are not ascending rows of the plan".to_owned());
+    for (name, rows) in [("logit_rows", &plan.logit_rows), ("hidden_rows", &plan.hidden_rows)] {
+        let ascending = rows.windows(2).all(|pair| pair[0] < pair[1]);
+        if !ascending || rows.last().is_some_and(|&row| row as usize >= n_tokens) {
+            return refuse(format!("{name} are not ascending rows of the plan"));
+        }
+    }
+    // Both are ascending, and the second is nearly always empty.
+    if let Some(row) = plan.hidden_rows.iter().find(|row| plan.logit_rows.binary_search(row).is_ok()) {
+        return refuse(format!("row {row} is among logit_rows and hidden_rows"));
     }
     debug_assert!(slots_are_distinct(&plan.slots), "two tokens of one plan share a slot");
     Ok(())
@@ -121,7 +127,7 @@ mod tests {
     #[test]
     fn every_broken_field_is_refused() {
         type Break = fn(&mut StepPlan);
-        let breaks: [(&str, Break); 10] = [
+        let breaks: [(&str, Break); 13] = [
             ("token", |p| p.tokens[1] = 10),
             ("positions", |p| p.positions[0] = 14),
             ("slots", |p| p.slots[2] = 5),
@@ -132,6 +138,9 @@ mod tests {
             ("blocks missing", |p| p.spans[0].blocks.truncate(1)),
             ("rows descending", |p| p.logit_rows.reverse()),
             ("row outside", |p| p.logit_rows[1] = 4),
+            ("hidden rows descending", |p| p.hidden_rows = vec![1, 0]),
+            ("hidden row outside", |p| p.hidden_rows = vec![4]),
+            ("row of both kinds", |p| p.hidden_rows = vec![0, 2]),
         ];
         for (name, break_it) in breaks {
             let mut plan = good();

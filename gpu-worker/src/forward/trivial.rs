@@ -30,6 +30,9 @@ pub enum Ending {
     },
 }
 
+/// Numbers in a hidden state of the trivial forward.
+pub const HIDDEN_SIZE: usize = 24;
+
 /// Shape and behaviour of a [`TrivialForward`].
 #[derive(Debug, Clone, Copy)]
 pub struct TrivialConfig {
@@ -89,6 +92,36 @@ impl TrivialForward {
         Ok(())
     }
 
+    /// What `fill` makes, from the history and its length, of each of `rows`.
+    fn rows(
+        &self,
+        plan: &StepPlan,
+        rows: &[u32],
+        width: usize,
+        fill: impl Fn(&Self, u64, usize, &mut [f32]),
+    ) -> Result<Vec<f32>, ForwardError> {
+        let mut data = vec![0.0; rows.len() * width];
+        let mut spans = plan.spans.iter();
+        let mut span = spans.next();
+        for (&row, made) in rows.iter().zip(data.chunks_exact_mut(width)) {
+            while let Some(passed) = span.filter(|span| row >= span.start + span.len) {
+                debug_assert!(passed.start <= row, "spans come in the order of the rows");
+                span = spans.next();
+            }
+            let span = span.ok_or_else(|| ForwardError::Device(format!("row {row} belongs to no span")))?;
+            let last = plan.positions[row as usize] as usize;
+            fill(self, self.history(span, last)?, last + 1, made);
+        }
+        Ok(data)
+    }
+
+    /// From -1 to 1.
+    fn fill_hidden(&self, history: u64, _n_tokens: usize, row: &mut [f32]) {
+        for (at, x) in row.iter_mut().enumerate() {
+            *x = (mix(!history ^ at as u64) >> 40) as f32 * (2.0 / 16_777_216.0) - 1.0;
+        }
+    }
+
     fn fill_row(&self, history: u64, n_tokens: usize, row: &mut [f32]) {
         for (token, logit) in row.iter_mut().enumerate() {
             // 24 bits fit a float32 exactly: a spread of [-8, 8) with few ties.
@@ -115,19 +148,13 @@ impl Forward for TrivialForward {
         for span in &plan.spans {
             self.write(plan, span)?;
         }
-        let mut data = vec![0.0; plan.logit_rows.len() * vocab_size];
-        let mut spans = plan.spans.iter();
-        let mut span = spans.next();
-        for (&row, logits) in plan.logit_rows.iter().zip(data.chunks_exact_mut(vocab_size)) {
-            while let Some(passed) = span.filter(|span| row >= span.start + span.len) {
-                debug_assert!(passed.start <= row, "spans come in the order of the rows");
-                span = spans.next();
-            }
-            let span = span.ok_or_else(|| ForwardError::Device(format!("row {row} belongs to no span")))?;
-            let last = plan.positions[row as usize] as usize;
-            self.fill_row(self.history(span, last)?, last + 1, logits);
-        }
-        Ok(Logits { data, vocab_size })
+        let data = self.rows(plan, &plan.logit_rows, vocab_size, Self::fill_row)?;
+        let hidden = self.rows(plan, &plan.hidden_rows, HIDDEN_SIZE, Self::fill_hidden)?;
+        Ok(Logits { data, vocab_size, hidden, hidden_size: HIDDEN_SIZE })
+    }
+
+    fn hidden_size(&self) -> usize {
+        HIDDEN_SIZE
     }
 
     fn vocab_size(&self) -> usize {

@@ -56,15 +56,15 @@ impl<'a> Rows<'a> {
         Self { positions: plan.positions.clone(), spans }
     }
 
-    /// Only the rows whose logits are wanted, closed up. Runs of neighbours in one sequence stay one span.
-    pub fn wanted(plan: &'a StepPlan) -> Self {
+    /// Only the `wanted` rows, which are ascending, closed up. Runs of neighbours in one sequence stay one span.
+    pub fn wanted(plan: &'a StepPlan, wanted: &[u32]) -> Self {
         let mut spans: Vec<AttnSpan<'a>> = Vec::with_capacity(plan.spans.len());
-        let mut rest = plan.logit_rows.as_slice();
+        let mut rest = wanted;
         let mut start = 0;
         for span in &plan.spans {
             let n_wanted = rest.partition_point(|&row| row < span.start + span.len);
-            let (wanted, later) = rest.split_at(n_wanted);
-            for run in wanted.chunk_by(|row, next| row + 1 == *next) {
+            let (own, later) = rest.split_at(n_wanted);
+            for run in own.chunk_by(|row, next| row + 1 == *next) {
                 // The cache after this run's last row; what the step wrote behind it is not seen.
                 let context = (span.context + run[run.len() - 1] - span.start + 1) as usize;
                 spans.push(AttnSpan { start, len: run.len(), context, blocks: &span.blocks });
@@ -72,12 +72,7 @@ impl<'a> Rows<'a> {
             }
             rest = later;
         }
-        Self { positions: plan.logit_rows.iter().map(|&row| plan.positions[row as usize]).collect(), spans }
-    }
-
-    /// True where every row of `plan` is wanted, as in a step of decode tokens alone.
-    pub fn all_wanted(&self, plan: &StepPlan) -> bool {
-        plan.logit_rows.len() == plan.n_tokens()
+        Self { positions: wanted.iter().map(|&row| plan.positions[row as usize]).collect(), spans }
     }
 }
 
@@ -147,8 +142,7 @@ mod tests {
         let mut plan = StepPlan::default();
         push_span(&mut plan, &[5, 6, 7, 8, 9], 10, &[3], 0..0);
         push_span(&mut plan, &[1], 4, &[4], 0..1);
-        plan.logit_rows = vec![0, 1, 4, 5];
-        let rows = Rows::wanted(&plan);
+        let rows = Rows::wanted(&plan, &[0, 1, 4, 5]);
         assert_eq!(rows.positions, [10, 11, 14, 4]);
         let spans: Vec<_> = rows.spans.iter().map(|span| (span.start, span.len, span.context)).collect();
         assert_eq!(spans, [(0, 2, 12), (2, 1, 15), (3, 1, 5)]);

@@ -1,7 +1,7 @@
 //! One forward pass of a decoder over the flat list of tokens of a step.
 //!
 //! The linear layers see all rows at once, whichever sequences they belong to; only attention knows the spans. What is
-//! not asked for is not computed: behind the last layer's keys and values, only the rows whose logits are wanted go on.
+//! not asked for is not computed: behind the last layer's keys and values, only the rows that are wanted go on.
 
 use candle_core::{Device, Tensor};
 use kernels::{EmbeddingTable, KernelError, KvLayer, PackedLinear};
@@ -49,15 +49,22 @@ pub struct Decoder {
 }
 
 impl Decoder {
-    /// Writes the keys and values of every token of `plan` into `cache`, one [`KvLayer`] per layer, and gives the logits
-    /// of the rows asked for, `[logit_rows, vocab_size]`; `None` where none are.
+    /// Writes the keys and values of every token of `plan` into `cache`, one [`KvLayer`] per layer, and gives the hidden
+    /// states of the `wanted` rows, which are ascending, behind the last norm: `[wanted, hidden_size]`; `None` where none
+    /// are. Their product with `head` is their logits.
     ///
     /// # Errors
     /// [`KernelError`] when a kernel refuses; the plan's slots are then undefined, and no others are touched.
     ///
     /// # Panics
     /// If `cache` has fewer layers than the model.
-    pub fn forward(&self, plan: &StepPlan, cache: &mut [KvLayer]) -> Result<Option<Tensor>, KernelError> {
+    pub fn forward(
+        &self,
+        plan: &StepPlan,
+        wanted: &[u32],
+        cache: &mut [KvLayer],
+    ) -> Result<Option<Tensor>, KernelError> {
+        let all_wanted = wanted.len() == plan.n_tokens();
         let eps = self.config.norm_eps;
         let mut rows = Rows::of(plan);
         let mut residual = self.embedding.rows(&plan.tokens, &self.device)?;
@@ -66,7 +73,7 @@ impl Decoder {
         }
         let mut normed = kernels::rms_norm(&residual, &self.layers[0].attn_norm, eps)?;
         for (layer_idx, layer) in self.layers.iter().enumerate() {
-            let (k, v, q) = if layer_idx + 1 < self.layers.len() || rows.all_wanted(plan) {
+            let (k, v, q) = if layer_idx + 1 < self.layers.len() || all_wanted {
                 let (q, k, v) = layer.attention.project(&normed)?;
                 (k, v, Some(q))
             } else {
@@ -76,10 +83,10 @@ impl Decoder {
             layer.attention.write(&mut cache[layer_idx], k, &v, plan)?;
             let q = match q {
                 Some(q) => q,
-                None if plan.logit_rows.is_empty() => return Ok(None),
+                None if wanted.is_empty() => return Ok(None),
                 None => {
-                    rows = Rows::wanted(plan);
-                    let kept = Tensor::new(plan.logit_rows.as_slice(), &self.device)?;
+                    rows = Rows::wanted(plan, wanted);
+                    let kept = Tensor::new(wanted, &self.device)?;
                     residual = residual.index_select(&kept, 0)?;
                     normed = normed.index_select(&kept, 0)?;
                     layer.attention.project_q(&normed)?
@@ -92,7 +99,7 @@ impl Decoder {
             let next_norm = self.layers.get(layer_idx + 1).map_or(&self.output_norm, |next| &next.attn_norm);
             (residual, normed) = kernels::add_rms_norm(&mlp, &residual, next_norm, eps)?;
         }
-        self.head.forward(&normed).map(Some)
+        Ok(Some(normed))
     }
 
     fn mlp(&self, layer: &Layer, x: &Tensor) -> Result<Tensor, KernelError> {

@@ -113,10 +113,14 @@ mod tests {
             if plan.positions[0] == 0 {
                 self.first_tokens.push(plan.tokens[0]);
             }
-            Ok(Logits { data: vec![1.5; plan.logit_rows.len() * 50], vocab_size: 50 })
+            let data = vec![1.5; plan.logit_rows.len() * 50];
+            Ok(Logits { data, vocab_size: 50, ..Logits::default() })
         }
         fn vocab_size(&self) -> usize {
             50
+        }
+        fn hidden_size(&self) -> usize {
+            1
         }
         fn context_tokens(&self) -> usize {
             128

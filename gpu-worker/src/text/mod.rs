@@ -10,6 +10,7 @@ mod chat;
 mod gguf_tokenizer;
 mod guard;
 mod python;
+mod shown;
 mod stops;
 pub mod stream;
 pub mod template;
@@ -28,6 +29,7 @@ mod template_tests;
 mod tokenizer_tests;
 
 pub use chat::{Prompt, Prompts};
+pub use shown::{ShownText, ShownToken};
 pub use stops::StopHit;
 pub use stream::{Delta, TextStream};
 pub use template::ChatTemplate;

@@ -21,7 +21,7 @@ fn ask(ask: Ask, ending: ModelEnding) -> Answer {
     let tokenizer = tiny_tokenizer();
     let grammars = Grammars::new(tokenizer.clone());
     let mut forward = noise(&tokenizer, 64, ending);
-    let limits = Limits { max_sequences: 1, step_tokens: 64 };
+    let limits = Limits { max_sequences: 1, step_tokens: 64, ..Limits::default() };
     let id = ask.id;
     run(&mut forward, vec![ask.prepared(&grammars, &tokenizer)], limits, 64, 0).0.remove(&id).unwrap()
 }

@@ -277,7 +277,7 @@ fn hostile_rules_are_refused_by_name_or_followed_and_bounded() {
                         let ask = Ask { max_tokens: 300, ..Ask::new(nth as u64, Some(rule)) };
                         let mut forward = noise(&tokenizer, 64, ModelEnding::Never);
                         let prepared = vec![ask.prepared(&grammars, &tokenizer)];
-                        let limits = Limits { max_sequences: 1, step_tokens: 64 };
+                        let limits = Limits { max_sequences: 1, step_tokens: 64, ..Limits::default() };
                         let answer = run(&mut forward, prepared, limits, 64, 0).0.remove(&(nth as u64)).unwrap();
                         match answer.ending {
                             Some(Ending::Failed(error)) => {

@@ -40,7 +40,7 @@ fn any_mix_gives_each_request_what_it_gets_alone() {
         .map(|id| {
             let grammars = Grammars::new(tokenizer.clone());
             let mut forward = noise(&tokenizer, 64, ModelEnding::Never);
-            let limits = Limits { max_sequences: 1, step_tokens: 64 };
+            let limits = Limits { max_sequences: 1, step_tokens: 64, ..Limits::default() };
             run(&mut forward, vec![ask(id).prepared(&grammars, &tokenizer)], limits, 64, 0).0.remove(&id).unwrap()
         })
         .collect();
@@ -51,7 +51,8 @@ fn any_mix_gives_each_request_what_it_gets_alone() {
         let ids = (0..n).map(|at| draw(mix, 10 + at as u32, REQUESTS as usize) as u64);
         let ids: std::collections::BTreeSet<u64> = ids.collect();
         let n_blocks = 8 + draw(mix, 2, 12);
-        let limits = Limits { max_sequences: 1 + draw(mix, 3, 10), step_tokens: 1 + draw(mix, 4, 40) };
+        let limits =
+            Limits { max_sequences: 1 + draw(mix, 3, 10), step_tokens: 1 + draw(mix, 4, 40), ..Limits::default() };
         let mut forward = noise(&tokenizer, n_blocks, ModelEnding::Never);
         let prepared = ids.iter().map(|id| ask(*id).prepared(&grammars, &tokenizer)).collect();
         let (answers, preempted) = run(&mut forward, prepared, limits, n_blocks, draw(mix, 5, 3));

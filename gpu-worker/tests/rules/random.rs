@@ -19,7 +19,7 @@ fn check(forward: &mut dyn Forward, times: u64, temperature: f32) -> (usize, usi
             let ask = Ask::new(time * 1_000 + nth as u64, Some(rule.clone()));
             Ask { sampling: at(temperature), ..ask }.prepared(&grammars, &tokenizer)
         });
-        let limits = Limits { max_sequences: 16, step_tokens: 64 };
+        let limits = Limits { max_sequences: 16, step_tokens: 64, ..Limits::default() };
         let (answers, _) = run(forward, asks.collect(), limits, 600, 0);
         for (id, answer) in answers {
             let rule = &rules[id as usize % 1_000].rule;

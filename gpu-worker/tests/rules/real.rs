@@ -59,7 +59,7 @@ fn what_a_real_model_says_under_a_rule_is_valid_and_sensible() {
     });
     let prepared: Vec<_> = asks.map(|ask| ask.prepared(&grammars, &tokenizer)).collect();
     println!("{} rules compiled in {:?}", rules.len(), begin.elapsed());
-    let limits = Limits { max_sequences: 16, step_tokens: 256 };
+    let limits = Limits { max_sequences: 16, step_tokens: 256, ..Limits::default() };
     let begin = Instant::now();
     let (answers, _) = run(&mut fresh(QWEN, 200), prepared, limits, 200, 0);
     let n_tokens: usize = answers.values().map(|answer| answer.ids.len()).sum();
@@ -101,7 +101,7 @@ fn a_rule_costs_little_over_a_large_vocabulary() {
     let time = |constraint: Option<Constraint>| {
         let mut forward = noise(&tokenizer, 64, ModelEnding::Never);
         let ask = Ask { max_tokens: 400, ..Ask::new(1, constraint) }.prepared(&grammars, &tokenizer);
-        let limits = Limits { max_sequences: 1, step_tokens: 64 };
+        let limits = Limits { max_sequences: 1, step_tokens: 64, ..Limits::default() };
         let begin = Instant::now();
         let answer = run(&mut forward, vec![ask], limits, 64, 0).0.remove(&1).unwrap();
         begin.elapsed() / answer.ids.len() as u32

@@ -9,7 +9,7 @@ use gpu_worker::engine::plan::Forward;
 use gpu_worker::engine::planner::{Limits, Planner, StepOutput};
 use gpu_worker::engine::prefix::CacheScope;
 use gpu_worker::engine::sampler::Choosing;
-use gpu_worker::engine::sequence::{DropMark, Ending, OutputText, Piece, Prepared, SequenceId};
+use gpu_worker::engine::sequence::{DropMark, Ending, OfPrompt, OutputText, Piece, Prepared, SequenceId};
 use gpu_worker::forward::candle::CandleForward;
 use gpu_worker::forward::trivial::{Ending as ModelEnding, TrivialConfig, TrivialForward};
 use gpu_worker::grammar::Grammars;
@@ -97,6 +97,7 @@ impl Ask {
             prompt: self.prompt,
             scope: self.scope,
             choosing: Choosing { sampling: self.sampling, seed: 77 + self.id, logprobs: Some(3) },
+            of_prompt: OfPrompt::Nothing,
             max_tokens: self.max_tokens,
             min_tokens: 0,
             end_ids: self.stop_ids.iter().chain(tokenizer.eos_ids()).copied().collect(),

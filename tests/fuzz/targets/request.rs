@@ -4,11 +4,11 @@
 use contract::openai::json::{self, BadJson};
 use contract::openai::kinds::{ErrorEnvelope, ErrorKind};
 use contract::openai::{
-    MAX_DEADLINE_SECONDS, MAX_LOGIT_BIASES, MAX_MESSAGES, MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS, MAX_METADATA_VALUE_CHARS,
-    MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS, MAX_STOPS, MAX_STRING_BYTES, MAX_TOP_LOGPROBS, ParseError, Parsed, ParsedJob,
-    parse_chat, parse_completion, parse_job,
+    MAX_DEADLINE_SECONDS, MAX_LOGIT_BIASES, MAX_MESSAGES, MAX_METADATA_KEY_CHARS, MAX_METADATA_PAIRS,
+    MAX_METADATA_VALUE_CHARS, MAX_STOP_CHARS, MAX_STOP_TOKEN_IDS, MAX_STOPS, MAX_STRING_BYTES, MAX_TOP_LOGPROBS,
+    ParseError, Parsed, ParsedJob, parse, parse_job,
 };
-use contract::{Input, Kind, Prompt, Request};
+use contract::{Input, Kind, MAX_EMBEDDED, Prompt, Request};
 use libfuzzer_sys::fuzz_target;
 use serde_json::{Value, json};
 
@@ -22,11 +22,11 @@ fuzz_target!(|bytes: &[u8]| {
     };
     assert_eq!(serde_json::from_slice::<Value>(bytes).expect("serde_json reads what we read"), value);
 
-    let (chat, completion) = (parse_chat(&value), parse_completion(&value));
-    check(&chat, Kind::Chat);
-    check(&completion, Kind::Completion);
-    as_job("chat", &value, &chat);
-    as_job("completion", &value, &completion);
+    for kind in Kind::ALL {
+        let parsed = parse(kind, &value);
+        check(&parsed, kind);
+        as_job(kind.as_str(), &value, &parsed);
+    }
     match parse_job(&value) {
         Ok(job) => accepted_job(&job),
         Err(error) => refused(&error),
@@ -75,22 +75,36 @@ fn accepted(request: &Request) {
     assert_ne!(sampling.top_k, Some(0));
     assert!(sampling.is_in_range() && sampling.logit_bias.len() <= MAX_LOGIT_BIASES, "{sampling:?}");
     assert!(!request.model.is_empty());
-    assert_ne!(request.max_tokens, Some(0));
+    let reads_only = request.max_tokens == Some(0);
+    assert!(!reads_only || request.echo || request.kind() == Kind::Embedding);
+    assert!(!request.echo || request.kind() == Kind::Completion);
     assert!(request.max_tokens.is_none_or(|max| request.min_tokens <= max));
     assert!(request.stop.len() <= MAX_STOPS && request.stop_token_ids.len() <= MAX_STOP_TOKEN_IDS);
     assert!(request.stop.iter().all(|stop| (1..=MAX_STOP_CHARS).contains(&stop.chars().count())));
     assert!(request.logprobs.is_none_or(|top| top <= MAX_TOP_LOGPROBS));
+    assert!(request.prompt_logprobs.is_none_or(|top| top <= MAX_TOP_LOGPROBS));
     match &request.input {
         Input::Chat(messages) => {
             assert!((1..=MAX_MESSAGES).contains(&messages.len()));
             assert!(messages.iter().all(|message| message.content.len() <= MAX_STRING_BYTES));
         }
-        Input::Completion(Prompt::Text(text)) => assert!(text.len() <= MAX_STRING_BYTES),
-        Input::Completion(Prompt::Tokens(ids)) => assert!(!ids.is_empty()),
+        Input::Completion(prompt) => accepted_prompt(prompt),
+        Input::Embedding(embedding) => {
+            assert!((1..=MAX_EMBEDDED).contains(&embedding.inputs.len()));
+            assert!(reads_only && embedding.dimensions != Some(0));
+            embedding.inputs.iter().for_each(accepted_prompt);
+        }
     }
     // What a worker reads from the store is what was accepted.
     let stored = serde_json::to_vec(request).expect("a request is plain data");
     assert_eq!(&serde_json::from_slice::<Request>(&stored).expect("reads back"), request);
+}
+
+fn accepted_prompt(prompt: &Prompt) {
+    match prompt {
+        Prompt::Text(text) => assert!(text.len() <= MAX_STRING_BYTES),
+        Prompt::Tokens(ids) => assert!(!ids.is_empty()),
+    }
 }
 
 fn accepted_metadata(metadata: &std::collections::BTreeMap<String, String>) {

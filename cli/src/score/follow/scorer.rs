@@ -9,7 +9,7 @@ use backends::Backends;
 use contract::openai::ErrorEnvelope;
 use contract::openai::batches::{LineError, LineResponse, OutputLine};
 use contract::openai::native::JobErrorBody;
-use contract::{Class, JobError, JobId, JobState, Kind, NewJob, QueueId, ServedModel, Signal, TenantId};
+use contract::{Class, JobError, JobId, JobState, NewJob, QueueId, ServedModel, Signal, TenantId};
 use futures::StreamExt;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
@@ -141,11 +141,8 @@ pub struct Remote {
 impl Remote {
     async fn answer(&self, place: &Place, body: Body, key: &str) -> anyhow::Result<Line> {
         let begun = Instant::now();
-        let word = match body.kind {
-            Kind::Chat => "chat",
-            Kind::Completion => "completion",
-        };
-        let job = json!({"type": word, "request": body.value, "deadline_seconds": self.deadline.as_secs()});
+        let job =
+            json!({"type": body.kind.as_str(), "request": body.value, "deadline_seconds": self.deadline.as_secs()});
         // Other options make another body, and a key stands for one body.
         let first = key::derive(&[key.as_bytes(), &serde_json::to_vec(&job)?]);
         let (mut key, mut again) = (first.clone(), 0);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use contract::Kind;
 use contract::batch::MAX_LINES;
-use contract::openai::batches::endpoint;
+use contract::openai::batches::{endpoint, kind_of};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -120,7 +120,7 @@ impl Cutter {
 
 /// A route as a word of a file's name.
 fn word(route: &str) -> &'static str {
-    if route == endpoint(Kind::Chat) { "chat" } else { "completion" }
+    kind_of(route).unwrap_or(Kind::Completion).as_str()
 }
 
 /// A batch that was made of a part, and how many lines it has.

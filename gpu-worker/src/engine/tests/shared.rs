@@ -17,7 +17,7 @@ fn text(n: usize, salt: u32) -> Vec<u32> {
 /// Runs these to their end, one after the other in one planner; answers the run and the tokens that were computed for each.
 fn one_by_one(n_blocks: usize, sequences: Vec<Prepared>) -> (Run, Vec<usize>) {
     let mut forward = forward(n_blocks, ModelEnding::Never);
-    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 512 }, n_blocks);
+    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 512, ..Limits::default() }, n_blocks);
     let (mut run, mut computed) = (Run::default(), Vec::new());
     for sequence in sequences {
         planner.admit(sequence);
@@ -75,7 +75,7 @@ fn what_was_generated_is_found_by_the_next_turn() {
 #[test]
 fn a_preempted_sequence_finds_what_it_had_computed_and_is_not_told_of_it_as_cached() {
     let both = |scope: Option<CacheScope>| {
-        let mut planner = Planner::new(Limits { max_sequences: 2, step_tokens: 64 }, 12);
+        let mut planner = Planner::new(Limits { max_sequences: 2, step_tokens: 64, ..Limits::default() }, 12);
         for id in 0..2 {
             planner.admit(Prepared { scope, ..prepared(id, 60, 60) });
         }
@@ -99,7 +99,7 @@ fn a_preempted_sequence_finds_what_it_had_computed_and_is_not_told_of_it_as_cach
 #[test]
 fn what_others_use_costs_no_room_and_what_is_cached_counts_as_room() {
     let prompt = text(80, 1);
-    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 512 }, 10);
+    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 512, ..Limits::default() }, 10);
     let mut forward = forward(10, ModelEnding::Never);
     let mut run = Run::default();
     planner.admit(with_scope(A, prompt.clone(), prepared(0, 1, 10)));
@@ -124,7 +124,7 @@ fn what_others_use_costs_no_room_and_what_is_cached_counts_as_room() {
 #[test]
 fn of_two_that_share_blocks_only_the_one_that_failed_ends_and_nobody_finds_what_it_left() {
     let prompt = text(64, 1);
-    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 512 }, 32);
+    let mut planner = Planner::new(Limits { max_sequences: 4, step_tokens: 512, ..Limits::default() }, 32);
     let mut forward = forward(32, ModelEnding::Never);
     let mut run = Run::default();
     let one = |id: u64| with_scope(A, [&prompt[..], &text(9, id as u32)].concat(), prepared(id, 1, 20));
@@ -175,7 +175,11 @@ fn any_mix_of_sequences_that_share_gives_each_what_it_gets_alone() {
         let number = |what: u32, below: u32| philox([seed, what, 0, 0], [45, 46])[0] % below;
         let n_sequences = 2 + u64::from(number(0, 12));
         let n_blocks = 12 + number(1, 20) as usize;
-        let limits = Limits { max_sequences: 1 + number(2, 8) as usize, step_tokens: 1 + number(3, 64) as usize };
+        let limits = Limits {
+            max_sequences: 1 + number(2, 8) as usize,
+            step_tokens: 1 + number(3, 64) as usize,
+            ..Limits::default()
+        };
         let mut planner = Planner::new(limits, n_blocks);
         let mut next = 0;
         let result = run(&mut forward(n_blocks, ModelEnding::Never), &mut planner, |step, planner| {
@@ -186,7 +190,7 @@ fn any_mix_of_sequences_that_share_gives_each_what_it_gets_alone() {
             next < n_sequences
         });
         for id in 0..n_sequences {
-            let mut lone = Planner::new(Limits { max_sequences: 1, step_tokens: 512 }, 64);
+            let mut lone = Planner::new(Limits { max_sequences: 1, step_tokens: 512, ..Limits::default() }, 64);
             let sequence = in_mix(seed, id);
             let (n_prompt, shares) = (sequence.prompt.len() as u32, sequence.scope.is_some());
             lone.admit(Prepared { scope: None, ..sequence });
@@ -206,7 +210,7 @@ fn any_mix_of_sequences_that_share_gives_each_what_it_gets_alone() {
 
 #[test]
 fn ten_thousand_random_events_leave_the_pool_whole() {
-    let mut planner = Planner::new(Limits { max_sequences: 6, step_tokens: 48 }, 30);
+    let mut planner = Planner::new(Limits { max_sequences: 6, step_tokens: 48, ..Limits::default() }, 30);
     let mut forward = forward(30, ModelEnding::Never);
     let (mut run, mut marks) = (Run::default(), Vec::new());
     let (mut next, mut failed) = (0u64, 0);
