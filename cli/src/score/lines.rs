@@ -78,6 +78,8 @@ pub struct Csv {
     crlf: bool,
     header: csv::StringRecord,
     template: Template,
+    /// Columns that items have beside the prompt.
+    kept: Vec<(String, usize)>,
 }
 
 impl Dataset {
@@ -114,7 +116,24 @@ impl Dataset {
             reader.headers().with_context(|| format!("the header line of {} cannot be read", path.display()))?;
         let header: csv::StringRecord = header.iter().map(|name| name.trim().trim_start_matches('\u{feff}')).collect();
         let template = Template::parse(template, &header)?;
-        Ok(Dataset::Csv(Box::new(Csv { reader, may_read, crlf, header, template })))
+        Ok(Dataset::Csv(Box::new(Csv { reader, may_read, crlf, header, template, kept: Vec::new() })))
+    }
+
+    /// Items have what is in the column `name`, too; of JSONL they have all fields anyway.
+    ///
+    /// # Errors
+    /// A CSV file has no such column, and `must` be it.
+    pub fn keep(&mut self, name: &str, must: bool) -> anyhow::Result<()> {
+        let Dataset::Csv(csv) = self else { return Ok(()) };
+        match csv.header.iter().position(|column| column == name) {
+            Some(idx) => csv.kept.push((name.to_owned(), idx)),
+            None if must => {
+                let known: Vec<&str> = csv.header.iter().collect();
+                bail!("the file has no column `{name}`; it has {}", known.join(", "));
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     /// JSONL from something that is read once, such as a pipe.
@@ -200,6 +219,9 @@ impl Csv {
 
     fn object(&self, record: &csv::StringRecord) -> Value {
         let mut object = Map::new();
+        for (name, idx) in &self.kept {
+            object.insert(name.clone(), record.get(*idx).unwrap_or_default().into());
+        }
         object.insert("prompt".to_owned(), self.template.render(record).into());
         let id = self.header.iter().position(|name| name == "custom_id").and_then(|idx| record.get(idx));
         if let Some(id) = id {

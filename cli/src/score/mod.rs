@@ -4,6 +4,7 @@
 //! order of the input, so the number of whole lines says where to go on after a kill; a job that had ended by then is
 //! read from the store, not run again. With `--server` the jobs are those of a server's batches instead: see [`remote`].
 
+mod choices;
 mod follow;
 mod lines;
 mod output;
@@ -32,6 +33,10 @@ use request::Defaults;
 ///
 /// With --server the lines run as batches there, behind all other work, and go on when this command is stopped.
 ///
+/// With --choices nothing is written: of each line's choices the log-probability behind its prompt is told, and how often
+/// the likeliest was the right one, in all, by right answer and by slice. Texts are taken as they are: a choice that is a
+/// word begins with a space.
+///
 /// With --follow lines are answered as they come: from the standard input or a RabbitMQ queue, to the standard output, a
 /// file or an exchange. A message is acknowledged when its answer is durable, so it is answered at least once; answers to
 /// the same message are equal and have the same name.
@@ -39,6 +44,7 @@ use request::Defaults;
 #[command(after_help = "Examples:\n  penstock score questions.jsonl -o answers.jsonl --max-tokens 64\n  \
     penstock score reviews.csv -o labels.jsonl --chat --template \"Is this review good or bad? {{text}}\"\n  \
     penstock score questions.jsonl -o answers.jsonl --server http://127.0.0.1:8080\n  \
+    penstock score reviews.csv -o scores.jsonl --template \"{{text}} All in all it was\" --choices \" good\" \" bad\" --slice lang\n  \
     tail -n +1 -F questions.jsonl | penstock score --follow --max-tokens 64\n  \
     PENSTOCK_FOLLOW__AMQP=amqp://user:password@host/vhost penstock score --follow --from-queue questions --to-exchange answers")]
 pub struct ScoreArgs {
@@ -84,6 +90,8 @@ pub struct ScoreArgs {
     #[arg(long, value_name = "TIME", requires = "server")]
     window: Option<String>,
     #[command(flatten)]
+    choices: choices::ChoiceArgs,
+    #[command(flatten)]
     follow: follow::FollowArgs,
 }
 
@@ -113,7 +121,7 @@ impl ScoreArgs {
     }
 
     /// The plan of an offline run by this release.
-    fn plan(&self, release: String) -> anyhow::Result<state::Plan> {
+    fn plan(&self, release: String, choices: Option<choices::Choices>) -> anyhow::Result<state::Plan> {
         Ok(state::Plan {
             server: None,
             model: None,
@@ -128,6 +136,7 @@ impl ScoreArgs {
             seed: self.seed,
             any_model: self.any_model,
             window: None,
+            choices,
         })
     }
 
@@ -161,9 +170,13 @@ pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     }
     let settings = config::load(config, Flags::default().set("serve.model", "--model", args.model.clone()))?.config;
     threads::settle(settings.engine.threads)?;
-    let dataset = args.open()?;
+    let mut dataset = args.open()?;
+    let choices = args.choices.choices()?;
+    if let Some(choices) = &choices {
+        choices.keep_columns(&mut dataset)?;
+    }
     let model = embedded::find_model(&settings.serve.model).await?;
-    let plan = args.plan(model.served.release.to_string())?;
+    let plan = args.plan(model.served.release.to_string(), choices.clone())?;
     let reading = reading::Reading {
         model: model.served.name.clone(),
         release: plan.release.clone(),
@@ -178,9 +191,13 @@ pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
     if output.written > 0 {
         terminal::say(&format!("going on after {} lines", output.written));
     }
-    let scorer = run::Scorer { dataset, input_bytes: plan.input_bytes, output, batch, reading };
+    let scorer = run::Scorer { dataset, input_bytes: plan.input_bytes, output, batch, reading, choices };
+    let has_choices = scorer.choices.is_some();
     let totals = scorer.run(model, &folder, &settings).await?;
     state::finish(&folder)?;
     args.report(&totals);
+    if has_choices {
+        terminal::say(&choices::Accuracy::of(&args.output)?.to_string());
+    }
     Ok(totals.failed == 0)
 }

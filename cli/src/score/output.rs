@@ -176,6 +176,12 @@ impl Line {
         }
     }
 
+    /// The answer to a line whose choices were scored by this job and others.
+    pub fn of_choices(place: &Place, job: &Job, body: Value) -> Self {
+        let id = job.id.to_string();
+        Self::new(place, &id, json!({"status_code": 200, "request_id": id, "body": body}), Value::Null)
+    }
+
     /// The answer of a server, which knows the line only as one of a batch.
     pub fn of_server(place: &Place, answer: OutputLine) -> Self {
         // The number of a line that is no job is that in its batch.

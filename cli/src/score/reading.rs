@@ -1,5 +1,9 @@
 //! From an item of a dataset to a request, or to the answer that it is none, as the options of the run have it.
 
+use contract::openai::Parsed;
+use serde_json::Value;
+
+use super::choices::{AskedChoices, Choices, Question};
 use super::lines::Item;
 use super::output::{Line, Place};
 use super::request::{Body, Defaults, read};
@@ -20,18 +24,38 @@ pub struct Reading {
 impl Reading {
     /// Reads an item: where its answer belongs, and its request or the answer that it is none.
     pub fn read(&self, item: Item) -> (Place, Result<Body, Line>) {
-        let custom_id = format!("line-{}", item.line);
-        let mut place = Place { line: item.line, custom_id, release: self.release.clone() };
-        let content = match item.content {
-            Ok(content) => content,
-            Err(why) => {
-                let line = Line::of_unreadable(&place, &why);
-                return (place, Err(line));
-            }
+        let (mut place, content) = match self.content(item) {
+            Ok(read) => read,
+            Err((place, line)) => return (place, Err(line)),
         };
-        let asked = read(content, item.line, &self.model, self.any_model, &self.defaults);
+        let asked = read(content, place.line, &self.model, self.any_model, &self.defaults);
         place.custom_id = asked.custom_id;
         let body = asked.request.map_err(|refusal| Line::of_refusal(&place, &refusal));
         (place, body)
+    }
+
+    /// Reads an item of which choices are scored.
+    pub fn read_choices(&self, item: Item, choices: &Choices) -> (Place, Result<(Question, Vec<Parsed>), Line>) {
+        let (mut place, content) = match self.content(item) {
+            Ok(read) => read,
+            Err((place, line)) => return (place, Err(line)),
+        };
+        let AskedChoices { custom_id, asked } = choices.read(content, place.line, &self.model, self.any_model);
+        place.custom_id = custom_id;
+        let asked = asked.map_err(|refusal| Line::of_refusal(&place, &refusal));
+        (place, asked)
+    }
+
+    /// Where an item's answer belongs, with what it says, or with the answer that it cannot be read.
+    fn content(&self, item: Item) -> Result<(Place, Value), (Place, Line)> {
+        let custom_id = format!("line-{}", item.line);
+        let place = Place { line: item.line, custom_id, release: self.release.clone() };
+        match item.content {
+            Ok(content) => Ok((place, content)),
+            Err(why) => {
+                let line = Line::of_unreadable(&place, &why);
+                Err((place, line))
+            }
+        }
     }
 }

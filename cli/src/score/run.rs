@@ -12,6 +12,7 @@ use futures::StreamExt;
 use tokio::sync::watch;
 use uuid::Uuid;
 
+use super::choices::{Choices, MOST, Question};
 use super::lines::Dataset;
 use super::output::{Line, Output, Place, Totals};
 use super::reading::Reading;
@@ -39,6 +40,8 @@ pub struct Scorer {
     pub batch: Uuid,
     /// How its items become requests.
     pub reading: Reading,
+    /// How choices are scored, where that is asked in place of answers.
+    pub choices: Option<Choices>,
 }
 
 /// A line that waits for its turn in the output.
@@ -51,6 +54,16 @@ struct Pending {
 enum Answer {
     Ready(Line),
     Job(JobId),
+    /// One job for each choice, in order.
+    Choices(Question, Vec<JobId>),
+}
+
+/// An item, before its jobs are accepted.
+enum Asked {
+    Ready(Line),
+    Job,
+    /// With so many jobs.
+    Choices(Question, usize),
 }
 
 impl Scorer {
@@ -141,7 +154,7 @@ impl Scorer {
         next_line: &mut u32,
     ) -> anyhow::Result<bool> {
         let mut jobs = Vec::new();
-        let mut places: Vec<(Place, u64, Option<Line>)> = Vec::new();
+        let mut places: Vec<(Place, u64, Asked)> = Vec::new();
         let mut at_end = false;
         while places.len() < GROUP {
             let Some(item) = self.dataset.next()? else {
@@ -149,23 +162,47 @@ impl Scorer {
                 break;
             };
             let end = item.end;
-            let (place, read) = self.reading.read(item);
-            let ready = match read {
-                Ok(body) => {
-                    jobs.push(new_job(body.parsed, served, (self.batch, *next_line)));
-                    None
+            let (place, asked) = match &self.choices {
+                None => {
+                    let (place, read) = self.reading.read(item);
+                    let asked = match read {
+                        Ok(body) => {
+                            jobs.push(new_job(body.parsed, served, (self.batch, *next_line)));
+                            Asked::Job
+                        }
+                        Err(line) => Asked::Ready(line),
+                    };
+                    (place, asked)
                 }
-                Err(line) => Some(line),
+                Some(choices) => {
+                    let (place, read) = self.reading.read_choices(item, choices);
+                    let asked = match read {
+                        Ok((question, requests)) => {
+                            // Numbers of their own for the jobs of a line, whatever the lines before it had.
+                            let first = next_line.checked_mul(MOST).context("a dataset with choices is too long")?;
+                            let n = requests.len();
+                            let numbered = (first..).zip(requests);
+                            jobs.extend(numbered.map(|(nth, parsed)| new_job(parsed, served, (self.batch, nth))));
+                            Asked::Choices(question, n)
+                        }
+                        Err(line) => Asked::Ready(line),
+                    };
+                    (place, asked)
+                }
             };
             *next_line = next_line.checked_add(1).context("a dataset has at most 4 billion lines")?;
-            places.push((place, end, ready));
+            places.push((place, end, asked));
         }
         let accepted = backends.store.accept(&jobs).await?;
         let mut accepted = accepted.into_iter();
-        for (place, end, ready) in places {
-            let answer = match ready {
-                Some(line) => Answer::Ready(line),
-                None => Answer::Job(accepted.next().context("the store answers every job")??.job),
+        let mut next = || -> anyhow::Result<JobId> { Ok(accepted.next().context("the store answers every job")??.job) };
+        for (place, end, asked) in places {
+            let answer = match asked {
+                Asked::Ready(line) => Answer::Ready(line),
+                Asked::Job => Answer::Job(next()?),
+                Asked::Choices(question, n) => {
+                    Answer::Choices(question, (0..n).map(|_| next()).collect::<anyhow::Result<_>>()?)
+                }
             };
             pending.push_back(Pending { place, end, answer });
         }
@@ -204,20 +241,40 @@ pub fn new_job(parsed: Parsed, served: &contract::ServedModel, batch_line: (Uuid
     }
 }
 
-/// The head's line, once its job has ended.
+/// The head's line, once its job or jobs have ended.
 async fn finished(head: &Pending, backends: &Backends) -> anyhow::Result<Option<Line>> {
-    let job = match &head.answer {
+    let jobs = match &head.answer {
         Answer::Ready(line) => return Ok(Some(line.clone())),
-        Answer::Job(job) => job,
+        Answer::Job(job) => std::slice::from_ref(job),
+        Answer::Choices(_, jobs) => jobs,
     };
-    let Some(job) = backends.store.get(&TenantId::local(), job).await? else {
-        bail!("job {job} of line {} is gone from the store", head.place.line);
-    };
-    if !job.state.is_terminal() {
-        return Ok(None);
+    let mut ended = Vec::with_capacity(jobs.len());
+    for job in jobs {
+        let Some(job) = backends.store.get(&TenantId::local(), job).await? else {
+            bail!("job {job} of line {} is gone from the store", head.place.line);
+        };
+        if !job.state.is_terminal() {
+            return Ok(None);
+        }
+        ended.push(job);
     }
-    let record = read_record(&job, backends).await?;
-    Ok(Some(Line::of_job(&head.place, &job, record.as_ref())))
+    let mut records = Vec::with_capacity(ended.len());
+    for job in &ended {
+        match read_record(job, backends).await? {
+            Some(record) => records.push(record),
+            // One that failed says why, for the whole line.
+            None => return Ok(Some(Line::of_job(&head.place, job, None))),
+        }
+    }
+    let Some(job) = ended.first() else { bail!("line {} has no job", head.place.line) };
+    Ok(Some(match &head.answer {
+        Answer::Choices(question, _) => {
+            let body = question.answer(&records);
+            let body = body.with_context(|| format!("the scores of line {} are not whole", head.place.line))?;
+            Line::of_choices(&head.place, job, body)
+        }
+        Answer::Ready(_) | Answer::Job(_) => Line::of_job(&head.place, job, records.first()),
+    }))
 }
 
 /// The record of a job that has one.

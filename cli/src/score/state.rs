@@ -9,6 +9,8 @@ use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::choices::Choices;
+
 const FILE: &str = "run.json";
 
 /// Everything that decides what the answer lines say.
@@ -40,6 +42,9 @@ pub struct Plan {
     pub any_model: bool,
     /// `--window`.
     pub window: Option<String>,
+    /// `--choices`, and what belongs to it.
+    #[serde(default)]
+    pub choices: Option<Choices>,
 }
 
 /// A run that was begun.
@@ -144,6 +149,7 @@ fn difference(begun: &Plan, now: &Plan) -> Option<&'static str> {
         (begun.seed == now.seed, "--seed"),
         (begun.any_model == now.any_model, "--any-model"),
         (begun.window == now.window, "--window"),
+        (begun.choices == now.choices, "--choices, --label or --slice"),
     ];
     same.into_iter().find(|(same, _)| !same).map(|(_, what)| what)
 }
@@ -159,6 +165,7 @@ mod tests {
             model: None,
             input_sha256: None,
             window: None,
+            choices: None,
             input: "/data/in.jsonl".into(),
             input_bytes: 10,
             release: "ab".into(),

@@ -46,7 +46,7 @@ pub async fn run(args: &ScoreArgs, config: &ConfigArgs) -> anyhow::Result<bool> 
         model: Some(model.id.clone()),
         input_sha256: Some(content.clone()),
         window: Some(window.clone()),
-        ..args.plan(model.release.clone())?
+        ..args.plan(model.release.clone(), None)?
     };
     let folder = embedded::folder_beside(&args.output);
     // Before what is in the folder is looked at, which may be another run's, and until it is removed.
