@@ -48,7 +48,7 @@ enum Command {
     Scheduler(process::scheduler::SchedulerArgs),
     Worker(process::worker::WorkerArgs),
     Migrate(process::migrate::MigrateArgs),
-    Score(score::ScoreArgs),
+    Score(Box<score::ScoreArgs>),
     Replay(replay::ReplayArgs),
     #[command(subcommand)]
     Bench(bench::BenchCommand),

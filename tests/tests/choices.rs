@@ -32,8 +32,8 @@ fn the_log_probabilities_of_choices_are_those_of_transformers() {
     let (input, output) = (folder.path().join("in.jsonl"), folder.path().join("out.jsonl"));
     let line = |nth: usize, record: &Value| {
         // Of every other line the last choice is called the right one, of the rest the first.
-        let label = if nth % 2 == 0 { record["choices"].as_array().unwrap().len() - 1 } else { 0 };
-        let parity = if nth % 2 == 0 { "even" } else { "odd" };
+        let label = if nth.is_multiple_of(2) { record["choices"].as_array().unwrap().len() - 1 } else { 0 };
+        let parity = if nth.is_multiple_of(2) { "even" } else { "odd" };
         json!({"custom_id": format!("n{nth}"), "prompt": record["prompt"], "choices": record["choices"], "gold": label, "parity": parity})
     };
     let bad = json!({"prompt": "x", "choices": ["one"]});

@@ -24,9 +24,10 @@ pub struct Reading {
 impl Reading {
     /// Reads an item: where its answer belongs, and its request or the answer that it is none.
     pub fn read(&self, item: Item) -> (Place, Result<Body, Line>) {
-        let (mut place, content) = match self.content(item) {
-            Ok(read) => read,
-            Err((place, line)) => return (place, Err(line)),
+        let (mut place, content) = self.content(item);
+        let content = match content {
+            Ok(content) => content,
+            Err(line) => return (place, Err(line)),
         };
         let asked = read(content, place.line, &self.model, self.any_model, &self.defaults);
         place.custom_id = asked.custom_id;
@@ -36,9 +37,10 @@ impl Reading {
 
     /// Reads an item of which choices are scored.
     pub fn read_choices(&self, item: Item, choices: &Choices) -> (Place, Result<(Question, Vec<Parsed>), Line>) {
-        let (mut place, content) = match self.content(item) {
-            Ok(read) => read,
-            Err((place, line)) => return (place, Err(line)),
+        let (mut place, content) = self.content(item);
+        let content = match content {
+            Ok(content) => content,
+            Err(line) => return (place, Err(line)),
         };
         let AskedChoices { custom_id, asked } = choices.read(content, place.line, &self.model, self.any_model);
         place.custom_id = custom_id;
@@ -46,16 +48,11 @@ impl Reading {
         (place, asked)
     }
 
-    /// Where an item's answer belongs, with what it says, or with the answer that it cannot be read.
-    fn content(&self, item: Item) -> Result<(Place, Value), (Place, Line)> {
+    /// Where an item's answer belongs, and what it says, or the answer that it cannot be read.
+    fn content(&self, item: Item) -> (Place, Result<Value, Line>) {
         let custom_id = format!("line-{}", item.line);
         let place = Place { line: item.line, custom_id, release: self.release.clone() };
-        match item.content {
-            Ok(content) => Ok((place, content)),
-            Err(why) => {
-                let line = Line::of_unreadable(&place, &why);
-                Err((place, line))
-            }
-        }
+        let content = item.content.map_err(|why| Line::of_unreadable(&place, &why));
+        (place, content)
     }
 }
