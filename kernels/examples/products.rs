@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         (GgmlDType::Q4K, 4864, 896),
         (GgmlDType::Q8_0, 896, 151_936),
         (GgmlDType::F16, 896, 4864),
+        (GgmlDType::BF16, 896, 4864),
     ] {
         let name = format!("{dtype:?} {k} x {n}");
         if !name.contains(&filter) {

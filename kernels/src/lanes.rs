@@ -6,7 +6,7 @@
 #![allow(unsafe_code)]
 #![expect(clippy::needless_range_loop, reason = "lanes are counted, so that the compiler sees whole vectors")]
 
-use half::{bf16, f16};
+use half::f16;
 
 use crate::path::Path;
 
@@ -37,7 +37,6 @@ pub(crate) trait Lanes: Copy {
     fn load(from: &[f32; LANES]) -> Self;
     fn store(self, to: &mut [f32; LANES]);
     fn load_f16(from: &[u16; LANES]) -> Self;
-    fn load_bf16(from: &[u16; LANES]) -> Self;
     fn add(self, other: Self) -> Self;
     fn sub(self, other: Self) -> Self;
     fn mul(self, other: Self) -> Self;
@@ -64,6 +63,10 @@ pub(crate) trait Lanes: Copy {
     fn add_16(codes: Self::Codes, bits: u64) -> Self::Codes;
     /// Adds to each lane the products of its four unsigned bytes with the four signed bytes of `four`.
     fn dot4(sum: Self::Ints, codes: Self::Codes, four: i32) -> Self::Ints;
+
+    /// Adds to each lane the product of the high halves of its pair and of `pair`, bf16 each, then that of the low ones:
+    /// two fused multiply-adds.
+    fn dot2(self, pairs: &[u32; LANES], pair: u32) -> Self;
 
     /// Asks for `what` to be brought into the cache.
     fn prefetch<T>(what: &T);
@@ -144,10 +147,6 @@ impl Lanes for Wide {
         Self(from.map(|bits| f16::from_bits(bits).to_f32()))
     }
     #[inline(always)]
-    fn load_bf16(from: &[u16; LANES]) -> Self {
-        Self(from.map(|bits| bf16::from_bits(bits).to_f32()))
-    }
-    #[inline(always)]
     fn add(self, other: Self) -> Self {
         zip(self.0, other.0, |a, b| a + b)
     }
@@ -215,6 +214,16 @@ impl Lanes for Wide {
         codes
     }
     #[inline(always)]
+    fn dot2(self, pairs: &[u32; LANES], pair: u32) -> Self {
+        let (low, high) = (f32::from_bits(pair << 16), f32::from_bits(pair & 0xffff_0000));
+        let mut out = self.0;
+        for lane in 0..LANES {
+            out[lane] = f32::from_bits(pairs[lane] & 0xffff_0000).mul_add(high, out[lane]);
+            out[lane] = f32::from_bits(pairs[lane] << 16).mul_add(low, out[lane]);
+        }
+        Self(out)
+    }
+    #[inline(always)]
     fn prefetch<T>(_what: &T) {}
     #[inline(always)]
     fn dot4(mut sum: [i32; LANES], codes: [u8; 64], four: i32) -> [i32; LANES] {
@@ -233,6 +242,9 @@ pub(crate) fn run_on<K: Kernel>(path: Path, kernel: K) -> K::Output {
     match path {
         #[cfg(target_arch = "x86_64")]
         // SAFETY: `Path::run`, the only caller, has asserted that the machine has the path's features.
+        Path::Avx512Bf16 => unsafe { x86::avx512_bf16(kernel) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: as above.
         Path::Avx512 => unsafe { x86::avx512(kernel) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -254,16 +266,22 @@ mod x86 {
 
     #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma")]
     pub(super) fn avx512<K: Kernel>(kernel: K) -> K::Output {
-        kernel.run::<Zmm>()
+        kernel.run::<Zmm<false>>()
     }
 
-    /// One 512-bit register. Only [`avx512`] names this type, so the instructions below run nowhere else.
-    #[derive(Clone, Copy)]
-    pub(super) struct Zmm(__m512);
+    #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni,avx512bf16,avx2,fma")]
+    pub(super) fn avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Zmm<true>>()
+    }
 
-    // SAFETY of the whole block: reached only through `avx512`, whose features cover every intrinsic used here; the
-    // pointers of loads and stores come from references to arrays of the vector's size.
-    impl Lanes for Zmm {
+    /// One 512-bit register, with the dot product of bf16 pairs or without. Only [`avx512`] and [`avx512_bf16`] name this
+    /// type, so the instructions below run nowhere else.
+    #[derive(Clone, Copy)]
+    pub(super) struct Zmm<const BF16: bool>(__m512);
+
+    // SAFETY of the whole block: reached only through `avx512` and `avx512_bf16`, whose features cover every intrinsic used
+    // with their `BF16`; the pointers of loads and stores come from references to arrays of the vector's size.
+    impl<const BF16: bool> Lanes for Zmm<BF16> {
         type Ints = __m512i;
         type Codes = __m512i;
 
@@ -286,14 +304,6 @@ mod x86 {
         fn load_f16(from: &[u16; LANES]) -> Self {
             // SAFETY: see above.
             Self(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast())) })
-        }
-        #[inline(always)]
-        fn load_bf16(from: &[u16; LANES]) -> Self {
-            // SAFETY: see above.
-            Self(unsafe {
-                let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
-                _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
-            })
         }
         #[inline(always)]
         fn add(self, other: Self) -> Self {
@@ -372,6 +382,25 @@ mod x86 {
         fn add_16(codes: __m512i, bits: u64) -> __m512i {
             // SAFETY: see above.
             unsafe { _mm512_mask_add_epi8(codes, bits, codes, _mm512_set1_epi8(16)) }
+        }
+        #[inline(always)]
+        fn dot2(self, pairs: &[u32; LANES], pair: u32) -> Self {
+            // SAFETY: see above; the branch with the bf16 instruction is compiled into `avx512_bf16` alone.
+            Self(unsafe {
+                let (pairs, pair) = (_mm512_loadu_si512(pairs.as_ptr().cast()), _mm512_set1_epi32(pair as i32));
+                if BF16 {
+                    let (pairs, pair) = (
+                        std::mem::transmute::<__m512i, __m512bh>(pairs),
+                        std::mem::transmute::<__m512i, __m512bh>(pair),
+                    );
+                    _mm512_dpbf16_ps(self.0, pairs, pair)
+                } else {
+                    let low = |pairs| _mm512_castsi512_ps(_mm512_slli_epi32::<16>(pairs));
+                    let high =
+                        |pairs| _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000_u32 as i32)));
+                    _mm512_fmadd_ps(low(pairs), low(pair), _mm512_fmadd_ps(high(pairs), high(pair), self.0))
+                }
+            })
         }
         #[inline(always)]
         fn prefetch<T>(what: &T) {

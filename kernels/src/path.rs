@@ -17,11 +17,13 @@ pub(crate) enum Path {
     Avx2,
     /// AVX-512 with the byte dot product (VNNI).
     Avx512,
+    /// That with the dot product of bf16 pairs.
+    Avx512Bf16,
 }
 
 impl Path {
     /// Best first.
-    const ALL: [Self; 3] = [Self::Avx512, Self::Avx2, Self::Portable];
+    const ALL: [Self; 4] = [Self::Avx512Bf16, Self::Avx512, Self::Avx2, Self::Portable];
 
     /// The paths that this machine can run, best first.
     pub(crate) fn available() -> impl Iterator<Item = Self> {
@@ -40,6 +42,7 @@ impl Path {
                     && is_x86_feature_detected!("avx512vnni")
                     && Self::Avx2.is_available()
             }
+            Self::Avx512Bf16 => is_x86_feature_detected!("avx512bf16") && Self::Avx512.is_available(),
         }
     }
 
@@ -66,7 +69,8 @@ impl Path {
             Some("portable") => Some(Self::Portable),
             Some("avx2") => Some(Self::Avx2),
             Some("avx512") => Some(Self::Avx512),
-            Some(other) => return Err(format!("{other:?} is not one of portable, avx2, avx512")),
+            Some("avx512-bf16") => Some(Self::Avx512Bf16),
+            Some(other) => return Err(format!("{other:?} is not one of portable, avx2, avx512, avx512-bf16")),
         };
         match wanted {
             None => Ok(Self::available().next().unwrap_or(Self::Portable)),
@@ -81,6 +85,7 @@ impl Path {
             Self::Portable => "portable",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512-vnni",
+            Self::Avx512Bf16 => "avx512-vnni-bf16",
         }
     }
 
@@ -91,9 +96,11 @@ impl Path {
     }
 }
 
-/// The instructions that the CPU kernels run on, for a release's numerics: `"avx512-vnni"`, `"avx2"` or `"portable"`.
+/// The instructions that the CPU kernels run on, for a release's numerics: `"avx512-vnni-bf16"`, `"avx512-vnni"`, `"avx2"` or
+/// `"portable"`.
 ///
-/// All of them give the same bits. `PENSTOCK_CPU_KERNELS` (`portable`, `avx2` or `avx512`) forces one; a value that is
+/// All of them give the same bits, but for sums of bf16 products below 2^-126, which the first one takes for zero.
+/// `PENSTOCK_CPU_KERNELS` (`portable`, `avx2`, `avx512` or `avx512-bf16`) forces one; a value that is
 /// unknown, or that this machine cannot run, reads as `"refused"` here, and every kernel then refuses to run.
 #[must_use]
 pub fn cpu_path() -> &'static str {

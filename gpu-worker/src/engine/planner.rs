@@ -11,6 +11,7 @@ use contract::{ErrorCode, JobError};
 
 use super::blocks::{BlockPool, blocks_for};
 use super::plan::{Logits, Span, StepPlan};
+use super::prefix::BlockHash;
 use super::sampler::Scratch;
 use super::sequence::{Ending, Prepared, Sequence, SequenceId, TokenOutput};
 
@@ -62,6 +63,8 @@ pub struct Planner {
     running: Vec<Sequence>,
     preemptions: u64,
     scratch: Scratch,
+    /// Blocks that running sequences are about to compute; made anew by each plan that lets anybody in.
+    coming: HashSet<BlockHash>,
 }
 
 impl Planner {
@@ -78,6 +81,7 @@ impl Planner {
             running: Vec::new(),
             preemptions: 0,
             scratch: Scratch::default(),
+            coming: HashSet::new(),
         }
     }
 
@@ -167,28 +171,49 @@ impl Planner {
             }
             idx += 1;
         }
-        while self.running.len() < self.limits.max_sequences && prefill_budget > 0 {
-            let Some(next) = self.waiting.front_mut() else { break };
+        self.let_in(prefill_budget, &mut plan);
+        debug_assert!(self.is_idle() || !plan.spans.is_empty(), "K-2: not idle, and no plan");
+        (!plan.spans.is_empty()).then_some(plan)
+    }
+
+    /// Lets waiting sequences in, oldest first, and plans up to `budget` of their tokens.
+    fn let_in(&mut self, mut budget: usize, plan: &mut StepPlan) {
+        if self.waiting.is_empty() || self.running.len() >= self.limits.max_sequences {
+            return;
+        }
+        self.coming.clear();
+        self.coming.extend(self.running.iter().flat_map(Sequence::coming));
+        let mut place = 0;
+        while self.running.len() < self.limits.max_sequences && budget > 0 {
+            let Some(next) = self.waiting.get_mut(place) else { break };
             let found = next.find(&self.pool);
+            // Somebody computes what it needs next: it finds that in a step or a few, and others go before it meanwhile.
+            // Whoever computes runs, so it comes to an end.
+            if next.needs_next(found.len()).is_some_and(|block| self.coming.contains(&block)) {
+                place += 1;
+                if place > self.limits.max_sequences {
+                    break;
+                }
+                continue;
+            }
             // Room for the prompt and a first token, less what it shares with those that run: nobody is let in at
             // another's cost.
             let needed = blocks_for(next.tokens.len() + 1) - self.pool.n_used_among(&found);
             if !self.running.is_empty() && needed > self.pool.n_free() {
                 break;
             }
-            let Some(mut sequence) = self.waiting.pop_front() else { break };
+            let Some(mut sequence) = self.waiting.remove(place) else { break };
             sequence.begin_with(&found, &mut self.pool);
+            self.coming.extend(sequence.coming());
             self.running.push(sequence);
             let idx = self.running.len() - 1;
-            let take = self.running[idx].n_pending().min(prefill_budget);
+            let take = self.running[idx].n_pending().min(budget);
             if !self.make_room(idx, take) {
                 break;
             }
-            prefill_budget -= take;
-            Self::add_span(&mut plan, &self.running[idx], take);
+            budget -= take;
+            Self::add_span(plan, &self.running[idx], take);
         }
-        debug_assert!(self.is_idle() || !plan.spans.is_empty(), "K-2: not idle, and no plan");
-        (!plan.spans.is_empty()).then_some(plan)
     }
 
     /// Makes the table of `running[idx]` cover `take` more tokens, preempting newer ones if it must.

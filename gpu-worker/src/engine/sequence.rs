@@ -181,6 +181,17 @@ impl Sequence {
         self.cached = found.len() * BLOCK_TOKENS;
     }
 
+    /// The first block that it would have to compute with this many found, among those that it could find.
+    pub(super) fn needs_next(&self, n_found: usize) -> Option<BlockHash> {
+        let n = (self.tokens.len() - 1) / BLOCK_TOKENS;
+        self.chain.get(..n)?.get(n_found).copied()
+    }
+
+    /// The full blocks of its tokens that it has yet to compute, for whoever could share them.
+    pub(super) fn coming(&self) -> impl Iterator<Item = BlockHash> {
+        self.chain.iter().skip(self.kept).copied()
+    }
+
     /// A step wrote the keys and values of `n` more tokens: the blocks that are full now are kept.
     pub(super) fn wrote(&mut self, n: usize, pool: &mut BlockPool) {
         let (from, to) = (self.cached, self.cached + n);

@@ -42,21 +42,6 @@ impl Float for Half {
     }
 }
 
-/// The bits of a bf16.
-#[derive(Debug, Clone, Copy, Default)]
-#[repr(transparent)]
-pub(crate) struct Brain(u16);
-
-impl Float for Brain {
-    fn read(bytes: &[u8]) -> Self {
-        Self(u16::from_le_bytes([bytes[0], bytes[1]]))
-    }
-    #[inline(always)]
-    fn widen<L: Lanes>(from: &[Self; LANES]) -> L {
-        L::load_bf16(&from.map(|brain| brain.0))
-    }
-}
-
 /// A float matrix as `[tile][k]`, sixteen outputs side by side.
 pub(crate) struct FloatTiles<T> {
     weights: Vec<[T; LANES]>,

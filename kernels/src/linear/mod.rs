@@ -4,6 +4,7 @@ mod float;
 mod form;
 mod ggml;
 mod pack;
+mod pairs;
 mod product;
 mod quantise;
 
@@ -17,6 +18,7 @@ use crate::path::Path;
 use crate::tensors::{check_f32, cpu_slice};
 use float::transpose;
 use pack::Weights;
+use pairs::RoundedPairs;
 pub(crate) use product::rows_of;
 use quantise::Rounded;
 
@@ -26,7 +28,8 @@ const OP: &str = "packed_linear";
 ///
 /// Quantised weights keep the exact values of their file format. Activations are rounded to signed bytes per block of
 /// 32 along `k` (scale: largest magnitude / 127; nearest, ties to even), multiplied as integers, and summed in f32 in
-/// the order of `k`. Float weights are multiplied as f32. The result for a row is bit-equal whatever other rows are in
+/// the order of `k`. F32 and F16 weights are multiplied as f32; for BF16 ones the activations are rounded to bf16, and the
+/// products summed in f32. The result for a row is bit-equal whatever other rows are in
 /// the call. A row with a value that is not finite gives only NaN for quantised weights.
 ///
 /// On a device other than the CPU the weights lie there as the file has them, and candle's own product multiplies them:
@@ -183,11 +186,12 @@ struct Inputs<'a> {
     m: usize,
     rounded: Option<Rounded>,
     columns: Option<Vec<f32>>,
+    pairs: Option<RoundedPairs>,
 }
 
 impl<'a> Inputs<'a> {
     fn new(path: Path, x: &'a [f32], m: usize) -> Self {
-        Self { path, x, m, rounded: None, columns: None }
+        Self { path, x, m, rounded: None, columns: None, pairs: None }
     }
 
     /// The rows as bytes, for quantised matrices.
@@ -200,6 +204,12 @@ impl<'a> Inputs<'a> {
     fn columns(&mut self) -> &[f32] {
         let Self { x, m, .. } = *self;
         self.columns.get_or_insert_with(|| transpose(x, m, x.len() / m))
+    }
+
+    /// The rows as pairs of bf16, for bf16 matrices.
+    fn pairs(&mut self) -> &RoundedPairs {
+        let Self { x, m, .. } = *self;
+        self.pairs.get_or_insert_with(|| RoundedPairs::new(x, m, x.len() / m))
     }
 
     /// `[m, n]` products with `layer`.

@@ -4,8 +4,9 @@ use candle_core::quantized::GgmlDType;
 
 use crate::error::{KernelError, Result};
 use crate::lanes::LANES;
-use crate::linear::float::{Brain, FloatTiles, Half};
+use crate::linear::float::{FloatTiles, Half};
 use crate::linear::form::{Block, Bytes, Codes, FiveBits, HalfScale, Nibbles, ScaleAndMin, ScalePerHalf, Scaling};
+use crate::linear::pairs::PairTiles;
 use crate::linear::product::Tiles;
 use crate::linear::quantise::BLOCK;
 use crate::linear::{Inputs, ggml};
@@ -22,12 +23,12 @@ pub(crate) enum Weights {
     Q6K(Tiles<Bytes, ScalePerHalf>),
     F32(FloatTiles<f32>),
     F16(FloatTiles<Half>),
-    Bf16(FloatTiles<Brain>),
+    Bf16(PairTiles),
 }
 
-/// Evaluates one expression for whatever tiles a quantised matrix has, another for the floats.
+/// Evaluates one expression for whatever tiles a quantised matrix has, another for the floats, another for bf16 pairs.
 macro_rules! each_kind {
-    ($weights:expr, $tiles:ident => $quantised:expr, $floats:ident => $float:expr) => {
+    ($weights:expr, $tiles:ident => $quantised:expr, $floats:ident => $float:expr, $pairs:ident => $pair:expr) => {
         match $weights {
             Weights::Q4_0($tiles) => $quantised,
             Weights::Q5_0($tiles) => $quantised,
@@ -37,7 +38,7 @@ macro_rules! each_kind {
             Weights::Q6K($tiles) => $quantised,
             Weights::F32($floats) => $float,
             Weights::F16($floats) => $float,
-            Weights::Bf16($floats) => $float,
+            Weights::Bf16($pairs) => $pair,
         }
     };
 }
@@ -48,7 +49,7 @@ impl Weights {
         Ok(match dtype {
             GgmlDType::F32 => Self::F32(FloatTiles::new(blocks, n, k)),
             GgmlDType::F16 => Self::F16(FloatTiles::new(blocks, n, k)),
-            GgmlDType::BF16 => Self::Bf16(FloatTiles::new(blocks, n, k)),
+            GgmlDType::BF16 => Self::Bf16(PairTiles::new(blocks, n, k)),
             GgmlDType::Q4_0 => Self::Q4_0(tiles(dtype, blocks, n, k)),
             GgmlDType::Q5_0 => Self::Q5_0(tiles(dtype, blocks, n, k)),
             GgmlDType::Q8_0 => Self::Q8_0(tiles(dtype, blocks, n, k)),
@@ -74,12 +75,12 @@ impl Weights {
             Self::Q6K(_) => "8-bit codes, f32 scale per 16",
             Self::F32(_) => "f32",
             Self::F16(_) => "f16",
-            Self::Bf16(_) => "bf16",
+            Self::Bf16(_) => "bf16 pairs",
         }
     }
 
     pub(crate) fn bytes(&self) -> usize {
-        each_kind!(self, tiles => tiles.bytes(), floats => floats.bytes())
+        each_kind!(self, tiles => tiles.bytes(), floats => floats.bytes(), pairs => pairs.bytes())
     }
 
     /// Writes the products of the inputs with this matrix, `[m, n]`, to `out`.
@@ -88,14 +89,15 @@ impl Weights {
         each_kind!(
             self,
             tiles => tiles.multiply(path, inputs.rounded(), n, out),
-            floats => floats.multiply(path, inputs.columns(), m, n, out)
+            floats => floats.multiply(path, inputs.columns(), m, n, out),
+            pairs => pairs.multiply(path, inputs.pairs(), n, out)
         );
     }
 
     /// Weight by weight, as they stand in the packed form.
     #[cfg(test)]
     pub(crate) fn unpacked(&self, n: usize, k: usize) -> Vec<f32> {
-        each_kind!(self, tiles => super::tests::unpacked(tiles, n, k), _floats => panic!("not quantised"))
+        each_kind!(self, tiles => super::tests::unpacked(tiles, n, k), _floats => panic!("not quantised"), _pairs => panic!("not quantised"))
     }
 }
 

@@ -120,8 +120,11 @@ fn products_agree_with_the_definition_in_f64() {
             let layer = PackedLinear::from_ggml(dtype, &blocks, n, k).unwrap();
             let x = random.values(m * k);
             let weights = dequantised(dtype, &blocks, n, k);
-            let exact: Vec<f64> =
-                if FLOATS.contains(&dtype) { x.iter().map(|x| f64::from(*x)).collect() } else { rounded(&x) };
+            let exact: Vec<f64> = match dtype {
+                G::BF16 => x.iter().map(|x| half::bf16::from_f32(*x).to_f64()).collect(),
+                G::F32 | G::F16 => x.iter().map(|x| f64::from(*x)).collect(),
+                _ => rounded(&x),
+            };
             let tensor = Tensor::from_slice(&x, (m, k), &Device::Cpu).unwrap();
             let got = layer.forward(&tensor).unwrap();
             assert_eq!(got.dims(), [m, n]);
@@ -225,6 +228,23 @@ fn what_does_not_fit_is_refused_by_name() {
     assert!(layer.forward(&wrong).unwrap_err().to_string().contains("[2, 64], expected [2, 32]"));
     assert!(layer.forward(&wrong.narrow(1, 0, 32).unwrap()).unwrap_err().to_string().contains("contiguous"));
     assert!(layer.forward(&wrong.narrow(0, 0, 0).unwrap()).is_err());
+}
+
+#[test]
+fn an_odd_number_of_bf16_values_has_a_zero_beside_the_last() {
+    let mut random = Random(7);
+    let (m, n, k) = (9, 19, 33);
+    let blocks = random_blocks(G::BF16, n, k, &mut random);
+    let layer = PackedLinear::from_ggml(G::BF16, &blocks, n, k).unwrap();
+    let x: Vec<f32> = random.values(m * k).iter().map(|x| half::bf16::from_f32(*x).to_f32()).collect();
+    let weights = dequantised(G::BF16, &blocks, n, k);
+    for path in Path::available() {
+        for (i, got) in product(path, &layer, &x).into_iter().enumerate() {
+            let terms = x[i / n * k..][..k].iter().zip(&weights[i % n * k..][..k]);
+            let sum: f64 = terms.map(|(a, b)| f64::from(*a) * f64::from(*b)).sum();
+            assert!((f64::from(got) - sum).abs() < 1e-5, "{path:?}: {got}, expected {sum}");
+        }
+    }
 }
 
 proptest! {

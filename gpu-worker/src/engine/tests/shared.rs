@@ -257,3 +257,31 @@ fn ten_thousand_random_events_leave_the_pool_whole() {
         planner.preemptions()
     );
 }
+
+/// All admitted at once: one computes the beginning, the others wait for it, and those that have another go before them.
+#[test]
+fn a_beginning_is_computed_once_by_those_that_come_together() {
+    let (prompt, other) = (text(100, 1), text(40, 2));
+    let mut planner = Planner::new(Limits { max_sequences: 8, step_tokens: 64 }, 64);
+    for id in 0..4 {
+        planner.admit(with_scope(A, prompt.clone(), prepared(id, 1, 5)));
+    }
+    planner.admit(with_scope(A, other, prepared(4, 1, 5)));
+    planner.admit(with_scope(B, prompt.clone(), prepared(5, 1, 5)));
+    let mut forward = forward(64, ModelEnding::Never);
+    let mut run = Run::default();
+    let mut spans = Vec::new();
+    while let Some(plan) = planner.plan() {
+        let of_step = plan.spans.iter().map(|span| (span.sequence.0, span.context, span.len));
+        spans.push(of_step.filter(|(_, context, _)| *context < 100).collect::<Vec<_>>());
+        step(&mut forward, &mut planner, &plan, &mut run);
+    }
+    assert_eq!(spans[0], [(0, 0, 64)], "the first takes the whole step");
+    // Then 36 of the first and 28 of 64: the three that begin like it have found four blocks of six, and wait for the rest.
+    assert_eq!(spans[1], [(0, 64, 36), (4, 0, 28)]);
+    let found = [1, 2, 3].map(|id| (id, 96, 4));
+    assert!(found.iter().all(|span| spans[2].contains(span)), "{spans:?}");
+    let cached: Vec<u32> = (0..6).map(|id| run.ended[&id].cached_tokens).collect();
+    assert_eq!(cached, [0, 96, 96, 96, 0, 0]);
+    assert_eq!(run.ended.len(), 6);
+}
