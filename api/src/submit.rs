@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use contract::openai::parse_job;
+use contract::openai::{ParseCode, ParseError, parse_job};
 use contract::{
     CancelAnswer, Class, Hook, IdempotencyKey, Input, Job, JobId, JobState, Kind, NewJob, OnFailure, Prompt, Published,
     QueueId, Refused, Request, ServedModel, Signal, Storage, TenantId, Wake,
@@ -115,6 +115,7 @@ pub(crate) fn check(model: &ServedModel, request: &Request, at: &str) -> Result<
     if request.kind() == Kind::Chat && !model.has_chat_template {
         return Err(ApiError::NoChatTemplate { name: model.name.clone() });
     }
+    check_tools(model, request, path)?;
     if let Some(max) = request.max_tokens.filter(|max| *max > context) {
         return Err(too_long(path("max_tokens"), format!("is {max}")));
     }
@@ -144,6 +145,27 @@ pub(crate) fn check(model: &ServedModel, request: &Request, at: &str) -> Result<
         return Err(ApiError::query(path(&format!("logit_bias.{id}")), problem));
     }
     in_vocabulary(&request.stop_token_ids, "stop_token_ids")
+}
+
+/// A model whose chat template has no way to call functions is offered none, and shown no calls.
+fn check_tools(model: &ServedModel, request: &Request, path: impl Fn(&str) -> String) -> Result<(), ApiError> {
+    if model.manifest.reading.calls.is_some() {
+        return Ok(());
+    }
+    let of_tools = match &request.input {
+        Input::Chat(messages) => messages.iter().position(|message| message.is_of_tools()),
+        Input::Completion(_) => None,
+    };
+    let param = match (&request.tools, of_tools) {
+        (Some(_), _) => path("tools"),
+        (None, Some(nth)) => path(&format!("messages[{nth}]")),
+        (None, None) => return Ok(()),
+    };
+    let message = format!(
+        "`{param}` is not supported by `{}`: its chat template has no way to call functions that this server reads",
+        model.name
+    );
+    Err(ApiError::Parameter(ParseError { param: Some(param), message, code: ParseCode::UnsupportedParameter }))
 }
 
 /// Accepts a job and makes it known. The work goes on when the caller goes away in the middle of it, so that what was

@@ -33,7 +33,7 @@ fn job() -> NewJob {
         seed: 1,
         request: Request {
             model: "small".into(),
-            input: Input::Chat(vec![Message { role: Role::User, content: "word ".repeat(100), name: None }]),
+            input: Input::Chat(vec![Message::of(Role::User, "word ".repeat(100))]),
             sampling: Sampling::default(),
             max_tokens: Some(64),
             min_tokens: 0,
@@ -43,6 +43,7 @@ fn job() -> NewJob {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            tools: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

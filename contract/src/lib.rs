@@ -17,6 +17,7 @@ pub mod life;
 pub mod openai;
 pub mod outcome;
 pub mod ports;
+pub mod reading;
 pub mod record;
 pub mod release;
 pub mod request;
@@ -25,6 +26,7 @@ pub mod schedule;
 pub mod sequence;
 pub mod tenant;
 pub mod time;
+pub mod tools;
 pub mod trajectory;
 pub mod webhook;
 
@@ -48,6 +50,7 @@ pub use ports::{
     AdminStore, Bus, BusError, Delivery, Gone, JobStore, LeaseLost, Published, Queue, QueueError, ScheduleStore,
     StoreError,
 };
+pub use reading::{CallSyntax, Reading, ThoughtSyntax};
 pub use record::{ChoiceRecord, Record, RecordLocation, SegmentPlace, TokenLogprob, Trajectories, TrajectoryMode};
 pub use release::ServedModel;
 pub use request::{Input, Kind, MAX_CHOICES, Message, Prompt, Request, Role, Sampling};
@@ -59,6 +62,7 @@ pub use schedule::{
 pub use sequence::{OnFailure, Resumed, Sequence, SequenceBlock, SequenceState};
 pub use tenant::{LimitChange, Tenant, TenantChange, TenantLimits, TenantPolicy};
 pub use time::Timestamp;
+pub use tools::{Tool, ToolCall, ToolChoice, ToolUse};
 pub use trajectory::{RedactedRecord, SegmentBuilder, Trajectory, TrajectoryObject};
 pub use webhook::{
     AttemptEnd, DeliveryAttempt, DeliveryFilter, DeliveryId, DeliveryState, DueDelivery, Hook, NewWebhook, Secret,

@@ -12,6 +12,8 @@ pub enum FinishReason {
     Stop,
     /// `max_tokens` or the context was used up.
     Length,
+    /// The model ended it, and called functions in it.
+    ToolCalls,
 }
 
 impl FinishReason {
@@ -20,6 +22,7 @@ impl FinishReason {
         match self {
             FinishReason::Stop => "stop",
             FinishReason::Length => "length",
+            FinishReason::ToolCalls => "tool_calls",
         }
     }
 }

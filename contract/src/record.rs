@@ -10,6 +10,7 @@ use zstd::bulk::{Compressor, Decompressor};
 
 use crate::ids::{Fingerprint, JobId, TenantId};
 use crate::outcome::{FinishReason, Usage};
+use crate::reading::{Piece, Reading};
 use crate::request::{Kind, Request};
 
 /// Largest encoded record that is kept in the job's row; a larger one is staged in the object store.
@@ -169,7 +170,7 @@ pub struct TopLogprob {
 pub struct ChoiceRecord {
     /// Ids of the generated tokens, the ending one included.
     pub output_ids: Vec<u32>,
-    /// The text that the client sees.
+    /// The text as the model wrote it, with its marks of calls and thoughts: [`Record::read`] tells them apart.
     pub text: String,
     /// Length of the visible text in bytes after each token: `ends[i]` belongs to `output_ids[i]`. A stream is rebuilt
     /// from it exactly as it was sent. Text that was held back at the end belongs to the last token.
@@ -222,6 +223,9 @@ pub struct Record {
     pub usage: Usage,
     /// Times of the attempt.
     pub timings: AttemptTimings,
+    /// How the texts of the answers are read.
+    #[serde(default, skip_serializing_if = "Reading::is_plain")]
+    pub reading: Reading,
 }
 
 /// A document that is no record of a version this build reads.
@@ -285,6 +289,12 @@ impl Record {
     pub fn decode(bytes: &[u8]) -> Result<Self, RecordError> {
         let record: Self = serde_json::from_slice(&unpack(bytes)?).map_err(RecordError::Parse)?;
         if record.v == 1 { Ok(record) } else { Err(RecordError::Version(record.v)) }
+    }
+
+    /// An answer read: its message, its calls, its thoughts.
+    pub fn read(&self, choice: &ChoiceRecord) -> Piece {
+        let names = self.request.tools.as_ref().map(|tools| tools.names());
+        self.reading.read(&names.unwrap_or_default(), &choice.text)
     }
 
     /// Where each token of the stream stands, in the order in which they are streamed: its choice, and its place there.

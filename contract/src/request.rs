@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::constraint::Constraint;
+use crate::tools::{ToolCall, ToolUse};
 
 /// What kind of work a job is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -36,6 +37,8 @@ pub enum Role {
     User,
     /// The model.
     Assistant,
+    /// A function that the model called.
+    Tool,
 }
 
 /// One message of a conversation.
@@ -43,11 +46,37 @@ pub enum Role {
 pub struct Message {
     /// Who says it.
     pub role: Role,
-    /// What is said.
+    /// What is said. Nothing beside `tool_calls` counts as no content.
     pub content: String,
     /// The speaker's name, if the client gave one; templates may show it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
+    /// What the model thought before it said this; templates may show it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub thoughts: Option<String>,
+    /// Functions that the model called.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub tool_calls: Vec<ToolCall>,
+    /// The call that a function answers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_call_id: Option<String>,
+}
+
+impl Message {
+    /// A message of text alone.
+    pub fn of(role: Role, content: impl Into<String>) -> Self {
+        Self { role, content: content.into(), name: None, thoughts: None, tool_calls: Vec::new(), tool_call_id: None }
+    }
+
+    /// Whether only a template that knows of tools can render it.
+    pub fn is_of_tools(&self) -> bool {
+        self.role == Role::Tool || !self.tool_calls.is_empty()
+    }
+
+    fn text_bytes(&self) -> usize {
+        let calls = self.tool_calls.iter().map(|call| call.name.len() + call.arguments.len());
+        self.content.len() + self.thoughts.as_ref().map_or(0, String::len) + calls.sum::<usize>()
+    }
 }
 
 /// The prompt of a completion.
@@ -202,6 +231,9 @@ pub struct Request {
     /// What the answer must be like; without it, any text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<Constraint>,
+    /// Functions that the model may call.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tools: Option<ToolUse>,
 }
 
 impl Request {
@@ -213,10 +245,11 @@ impl Request {
         }
     }
 
-    /// Bytes of text in the input; 0 for token prompts.
+    /// Bytes of text in the input, those of the tools included; 0 for token prompts.
     pub fn input_bytes(&self) -> usize {
+        let tools = self.tools.as_ref().map_or(0, ToolUse::text_bytes);
         match &self.input {
-            Input::Chat(messages) => messages.iter().map(|message| message.content.len()).sum(),
+            Input::Chat(messages) => messages.iter().map(Message::text_bytes).sum::<usize>() + tools,
             Input::Completion(Prompt::Text(text)) => text.len(),
             Input::Completion(Prompt::Tokens(_)) => 0,
         }

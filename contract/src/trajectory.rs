@@ -159,6 +159,9 @@ pub struct RedactedRequest {
     /// What kind of rule the answer kept to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub constraint: Option<RuleKind>,
+    /// How many functions the model could call.
+    #[serde(default, skip_serializing_if = "is_none_given")]
+    pub n_tools: u32,
 }
 
 /// What is left of one answer.
@@ -188,6 +191,7 @@ impl RedactedRecord {
             stop_token_ids,
             logprobs,
             constraint,
+            tools,
         } = &record.request;
         let request = RedactedRequest {
             model: model.clone(),
@@ -201,6 +205,7 @@ impl RedactedRecord {
             n_stop_token_ids: count(stop_token_ids.len()),
             logprobs: *logprobs,
             constraint: constraint.as_ref().map(|constraint| constraint.rule.kind()),
+            n_tools: count(tools.as_ref().map_or(0, |tools| tools.offered.len())),
         };
         let choices = record.choices.iter().map(|choice| RedactedChoice {
             n_output: count(choice.output_ids.len()),
@@ -336,8 +341,10 @@ impl SegmentBuilder {
 mod tests {
     use super::*;
     use crate::constraint::{Constraint, Rule};
+    use crate::reading::Reading;
     use crate::record::ChoiceRecord;
     use crate::request::{Input, Message, Prompt, Role};
+    use crate::tools::{Tool, ToolCall, ToolChoice, ToolUse};
 
     fn record(text: &str) -> Record {
         Record {
@@ -348,11 +355,17 @@ mod tests {
             kind: Kind::Chat,
             request: Request {
                 model: "small".into(),
-                input: Input::Chat(vec![Message {
-                    role: Role::User,
-                    content: "secret question".into(),
-                    name: Some("secret name".into()),
-                }]),
+                input: Input::Chat(vec![
+                    Message { name: Some("secret name".into()), ..Message::of(Role::User, "secret question") },
+                    Message {
+                        tool_calls: vec![ToolCall {
+                            id: "secret id".into(),
+                            name: "secret_tool".into(),
+                            arguments: r#"{"a": "secret argument"}"#.into(),
+                        }],
+                        ..Message::of(Role::Assistant, "")
+                    },
+                ]),
                 sampling: Sampling {
                     seed: Some(5),
                     logit_bias: BTreeMap::from([(456_789, 1.0)]),
@@ -370,6 +383,16 @@ mod tests {
                     field: "guided_choice".into(),
                     rule: Rule::Choice(vec!["secret choice".into()]),
                 }),
+                tools: Some(ToolUse {
+                    offered: vec![Tool {
+                        name: "secret_tool".into(),
+                        description: Some("secret purpose".into()),
+                        parameters: Some(r#"{"title": "secret schema"}"#.into()),
+                        strict: false,
+                    }],
+                    choice: ToolChoice::Auto,
+                    parallel: true,
+                }),
             },
             seed: u64::MAX,
             prompt_text: "secret question, rendered".into(),
@@ -384,6 +407,7 @@ mod tests {
             }],
             usage: Usage { prompt_tokens: 2, cached_tokens: 0, output_tokens: 1 },
             timings: AttemptTimings { prepared_ms: 1, first_token_ms: 2, finished_ms: 3 },
+            reading: Reading::default(),
         }
     }
 
@@ -403,7 +427,7 @@ mod tests {
         assert_eq!(value["request"]["n_logit_bias"], 1);
         assert_eq!(value["request"]["sampling"]["presence_penalty"], 0.5);
         assert_eq!((&value["usage"]["prompt_tokens"], &value["timings"]["finished_ms"]), (&2.into(), &3.into()));
-        assert_eq!(value["request"]["constraint"], "choice");
+        assert_eq!((&value["request"]["constraint"], &value["request"]["n_tools"]), (&"choice".into(), &1.into()));
         assert_eq!((&value["redacted"], &value["release"]), (&true.into(), &"ab".repeat(32).into()));
     }
 

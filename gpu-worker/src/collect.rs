@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use contract::record::AttemptTimings;
 use contract::{
-    ChoiceRecord, Fingerprint, JobError, Lease, Leased, MAX_CHOICES, Record, TokenEvent, TokenLogprob, Usage,
+    ChoiceRecord, Fingerprint, FinishReason, JobError, Lease, Leased, MAX_CHOICES, Reading, Record, TokenEvent,
+    TokenLogprob, Usage,
 };
 
 use crate::engine::sampler::Chosen;
@@ -55,6 +56,7 @@ pub struct Collected {
     position: u32,
     /// The answer whose next token is told of next.
     turn: usize,
+    reading: Reading,
 }
 
 /// One answer.
@@ -83,7 +85,14 @@ impl Collected {
             first_token_ms: None,
             position: 0,
             turn: 0,
+            reading: Reading::default(),
         }
+    }
+
+    /// Its answers are read so.
+    #[must_use]
+    pub fn read_as(self, reading: Reading) -> Self {
+        Self { reading, ..self }
     }
 
     /// Its lease.
@@ -202,7 +211,7 @@ impl Collected {
         if let Some(why) = unfinished {
             return Err(why);
         }
-        Ok(Record {
+        let mut record = Record {
             v: 1,
             job: self.leased.lease.job,
             attempt: self.leased.lease.attempt,
@@ -219,7 +228,25 @@ impl Collected {
                 finished_ms: millis(self.leased_at),
             },
             request: self.leased.request,
-        })
+            reading: self.reading,
+        };
+        name_calls(&mut record);
+        Ok(record)
+    }
+}
+
+/// Says of answers that the model ended whether it ended them to call.
+fn name_calls(record: &mut Record) {
+    if record.reading.calls.is_none() {
+        return;
+    }
+    let ended = |choice: &ChoiceRecord| choice.finish_reason == FinishReason::Stop;
+    let calls: Vec<bool> =
+        record.choices.iter().map(|choice| ended(choice) && !record.read(choice).calls.is_empty()).collect();
+    for (choice, calls) in record.choices.iter_mut().zip(calls) {
+        if calls {
+            choice.finish_reason = FinishReason::ToolCalls;
+        }
     }
 }
 
@@ -258,7 +285,7 @@ mod tests {
 
     use contract::openai::parse_completion;
     use contract::openai::views::replay;
-    use contract::{Class, ErrorCode, FinishReason, JobId, TenantId};
+    use contract::{Class, ErrorCode, JobId, TenantId};
     use proptest::prelude::*;
     use serde_json::json;
 

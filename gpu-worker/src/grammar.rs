@@ -47,9 +47,17 @@ struct Shared {
     /// Made for the first rule: its tables over the vocabulary take a moment and some memory.
     factory: OnceLock<ParserFactory>,
     /// The one used last comes last.
-    kept: Mutex<Vec<(Rule, Compiled)>>,
+    kept: Mutex<Vec<(Source, Compiled)>>,
     compiling: Mutex<usize>,
     freed: Condvar,
+}
+
+/// What is compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Source {
+    Rule(Rule),
+    /// A grammar in the Lark of `llguidance`, one of our own.
+    Lark(String),
 }
 
 /// A compiled rule at its beginning; never followed itself, but copied.
@@ -75,29 +83,39 @@ impl Grammars {
     /// [`ErrorCode::InvalidRequest`] that points at the rule's field when it cannot be enforced or is too much;
     /// [`ErrorCode::EngineFailed`] when nothing could be tried.
     pub fn grammar(&self, constraint: &Constraint, stop_ids: &[u32]) -> Result<Grammar, JobError> {
-        let compiled = match self.shared.take_kept(&constraint.rule) {
+        self.grammar_of(Source::Rule(constraint.rule.clone()), &constraint.field, stop_ids)
+    }
+
+    /// The same for a grammar in Lark that [`crate::calls`] made of the request's `field`.
+    ///
+    /// # Errors
+    /// As [`Grammars::grammar`].
+    pub fn grammar_of_calls(&self, lark: String, field: &str, stop_ids: &[u32]) -> Result<Grammar, JobError> {
+        self.grammar_of(Source::Lark(lark), field, stop_ids)
+    }
+
+    fn grammar_of(&self, source: Source, field: &str, stop_ids: &[u32]) -> Result<Grammar, JobError> {
+        let compiled = match self.shared.take_kept(&source) {
             Some(compiled) => compiled,
-            None => self.compile(constraint)?,
+            None => self.compile(source, field)?,
         };
         // A copy of its own, tables included: what one answer adds to them must not run into another's limits.
         let matcher = lock(&compiled).deep_clone();
         let ends = stop_ids.iter().copied().filter(|id| self.shared.tokenizer.is_special(*id)).collect();
-        Ok(Grammar::new(matcher, constraint.field.clone(), ends))
+        Ok(Grammar::new(matcher, field.to_owned(), ends))
     }
 
-    fn compile(&self, constraint: &Constraint) -> Result<Compiled, JobError> {
-        let failed = |code, what: &str| {
-            JobError::new(code, format!("`{}` {what}", constraint.field)).with_param(&constraint.field)
-        };
+    fn compile(&self, source: Source, field: &str) -> Result<Compiled, JobError> {
+        let failed = |code, what: &str| JobError::new(code, format!("`{field}` {what}")).with_param(field);
         let busy = || failed(ErrorCode::EngineFailed, "could not be compiled: too many rules are being compiled");
         let place = Place::take(&self.shared).ok_or_else(busy)?;
         let (answer, answered) = sync_channel(1);
-        let (shared, rule) = (Arc::clone(&self.shared), constraint.rule.clone());
+        let shared = Arc::clone(&self.shared);
         let spawned = std::thread::Builder::new().name("grammar".into()).stack_size(STACK_BYTES).spawn(move || {
             let _place = place;
-            let compiled = shared.compile(&rule).map(|matcher| Arc::new(Mutex::new(matcher)));
+            let compiled = shared.compile(&source).map(|matcher| Arc::new(Mutex::new(matcher)));
             if let Ok(compiled) = &compiled {
-                shared.keep(rule, Arc::clone(compiled));
+                shared.keep(source, Arc::clone(compiled));
             }
             // Nobody waits any more after the time limit.
             let _nobody_waits = answer.send(compiled);
@@ -119,28 +137,31 @@ impl Grammars {
 }
 
 impl Shared {
-    fn take_kept(&self, rule: &Rule) -> Option<Compiled> {
+    fn take_kept(&self, source: &Source) -> Option<Compiled> {
         let mut kept = lock(&self.kept);
-        let at = kept.iter().position(|(known, _)| known == rule)?;
+        let at = kept.iter().position(|(known, _)| known == source)?;
         let found = kept.remove(at);
         let compiled = Arc::clone(&found.1);
         kept.push(found);
         Some(compiled)
     }
 
-    fn keep(&self, rule: Rule, compiled: Compiled) {
+    fn keep(&self, source: Source, compiled: Compiled) {
         let mut kept = lock(&self.kept);
-        kept.retain(|(known, _)| *known != rule);
+        kept.retain(|(known, _)| *known != source);
         if kept.len() >= KEPT {
             kept.remove(0);
         }
-        kept.push((rule, compiled));
+        kept.push((source, compiled));
     }
 
     /// Compiles, and works out the first token's mask: what is too much for that is found out here, and the next requests
     /// with the rule begin with warm tables.
-    fn compile(&self, rule: &Rule) -> Result<Matcher, GrammarFault> {
-        let grammar = top_level(rule)?;
+    fn compile(&self, source: &Source) -> Result<Matcher, GrammarFault> {
+        let grammar = match source {
+            Source::Rule(rule) => top_level(rule)?,
+            Source::Lark(text) => TopLevelGrammar::from_lark(text.clone()),
+        };
         let mut matcher = Matcher::new(self.factory()?.create_parser(grammar));
         if let Some(error) = matcher.get_error() {
             return Err(GrammarFault::of(&error));
@@ -239,12 +260,17 @@ fn top_level(rule: &Rule) -> Result<TopLevelGrammar, GrammarFault> {
 }
 
 /// `schema` is an object.
-fn json(mut schema: serde_json::Value) -> TopLevelGrammar {
+fn json(schema: serde_json::Value) -> TopLevelGrammar {
+    TopLevelGrammar::from_json_schema(with_options(schema))
+}
+
+/// `schema`, an object, with how its JSON is to be written.
+pub(crate) fn with_options(mut schema: serde_json::Value) -> serde_json::Value {
     let options = JsonCompileOptions {
         whitespace_pattern: Some(WHITE_SPACE.to_owned()),
         json_allowed_escapes: Some(ESCAPES.to_owned()),
         ..JsonCompileOptions::default()
     };
     options.apply_to(&mut schema);
-    TopLevelGrammar::from_json_schema(schema)
+    schema
 }

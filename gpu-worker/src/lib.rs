@@ -3,8 +3,10 @@
 //!
 //! It knows the ports of `contract`, and no adapter of them: which store, queue or bus is behind is the wiring's affair.
 
+pub mod calls;
 pub mod collect;
 pub mod commit;
+pub mod conversation;
 pub mod engine;
 pub mod forward;
 pub mod grammar;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use contract::{ErrorCode, Input, JobError, Leased, Prompt};
+use contract::{ErrorCode, Input, JobError, Leased, Prompt, Reading, Request};
 
 use crate::collect::Running;
 use crate::engine::random::seed_of_choice;
@@ -13,6 +13,7 @@ use crate::engine::sequence::{DropMark, OutputText, Piece, Prepared};
 use crate::grammar::Grammars;
 use crate::scopes::CacheScopes;
 use crate::text::{Prompts, TextError, TextStream, TextTokenizer};
+use crate::{calls, conversation};
 
 /// What preparing needs to know of the release.
 #[derive(Clone)]
@@ -41,6 +42,8 @@ pub struct Ready {
     pub prompt_text: String,
     /// Its token ids.
     pub prompt_ids: Vec<u32>,
+    /// How the answers are read.
+    pub reading: Reading,
 }
 
 impl Preparer {
@@ -60,7 +63,14 @@ impl Preparer {
             // What the API accepted never is: the row was damaged, or written by somebody else.
             return Err(invalid("a sampling parameter is out of range", "request"));
         }
-        let (prompt_text, prompt) = self.prompt_of(&request.input)?;
+        let reading = self.prompts.reading().of(request);
+        if request.tools.is_some() && reading.calls.is_none() {
+            return Err(invalid(
+                "the model's chat template has no way to call functions that this server reads",
+                "tools",
+            ));
+        }
+        let (prompt_text, prompt) = self.prompt_of(request)?;
         if prompt.is_empty() {
             return Err(invalid("the prompt is empty: there is nothing to continue", input_param(&request.input)));
         }
@@ -89,11 +99,22 @@ impl Preparer {
         }
         let scope = self.scopes.as_ref().map(|scopes| scopes.of(&leased.tenant));
         let constraint = request.constraint.as_ref();
+        let calls = match (&request.tools, reading.calls) {
+            (Some(tools), Some(syntax)) => calls::grammar(syntax, tools, self.prompts.call_mark(syntax))?,
+            _ => None,
+        };
+        let marks = self.prompts.marks(reading.calls.is_some());
         let sequence = |choice: u32| {
             // Each answer follows the rule by itself.
-            let grammar = constraint.map(|rule| self.grammars.grammar(rule, &request.stop_token_ids)).transpose()?;
+            let stop_ids = &request.stop_token_ids;
+            let grammar = match (constraint, &calls) {
+                (Some(rule), _) => Some(self.grammars.grammar(rule, stop_ids)?),
+                (None, Some(lark)) => Some(self.grammars.grammar_of_calls(lark.clone(), "tools", stop_ids)?),
+                (None, None) => None,
+            };
             let tokenizer = Arc::clone(&self.tokenizer);
-            let stream = TextStream::new(tokenizer, request.stop.clone(), request.include_stop, true);
+            let stream =
+                TextStream::new(tokenizer, request.stop.clone(), request.include_stop, true).showing(marks.clone());
             Ok(Prepared {
                 id: name.sequence(choice),
                 scope,
@@ -113,15 +134,17 @@ impl Preparer {
             })
         };
         let prepared = (0..u32::from(request.sampling.n)).map(sequence).collect::<Result<_, JobError>>()?;
-        Ok(Ready { prepared, prompt_text, prompt_ids: prompt })
+        Ok(Ready { prepared, prompt_text, prompt_ids: prompt, reading })
     }
 
-    fn prompt_of(&self, input: &Input) -> Result<(String, Vec<u32>), JobError> {
-        match input {
+    fn prompt_of(&self, request: &Request) -> Result<(String, Vec<u32>), JobError> {
+        match &request.input {
             Input::Chat(messages) => {
-                let messages = serde_json::to_value(messages)
-                    .map_err(|err| invalid(format!("the messages cannot be rendered: {err}"), "messages"))?;
-                let prompt = self.prompts.chat(&messages, None, true).map_err(|err| text_error(&err, "messages"))?;
+                let messages = conversation::messages(messages);
+                let tools = request.tools.as_ref().map(conversation::tools).transpose();
+                let tools = tools.map_err(|err| invalid(err.to_string(), "tools"))?;
+                let prompt = self.prompts.chat(&messages, tools.as_ref(), true);
+                let prompt = prompt.map_err(|err| text_error(&err, "messages"))?;
                 Ok((prompt.text, prompt.ids))
             }
             Input::Completion(Prompt::Text(text)) => {

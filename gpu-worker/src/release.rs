@@ -93,7 +93,12 @@ pub fn identify(path: &Path, name: &str, sha256: &str) -> Result<Identified, Rel
     let header = GgufHeader::read(&mut std::io::BufReader::new(&mut file)).map_err(wrong)?;
     let config = read_config(&header).map_err(wrong)?;
     let prompts = Arc::new(Prompts::from_gguf(&header.metadata).map_err(wrong)?);
-    let manifest = Manifest { model_sha256: sha256.to_owned(), engine: engine_build(), numerics: numerics(&header) };
+    let manifest = Manifest {
+        model_sha256: sha256.to_owned(),
+        engine: engine_build(),
+        numerics: numerics(&header),
+        reading: prompts.reading(),
+    };
     let served = served(name, manifest, &config, &prompts);
     Ok(Identified { path: path.to_owned(), config, prompts, served })
 }
@@ -124,6 +129,7 @@ pub fn trivial(file: &[u8], n_blocks: usize) -> Result<LoadedRelease, LoadError>
         model_sha256: "none".to_owned(),
         engine: engine_build(),
         numerics: "trivial: no model, logits are a hash".to_owned(),
+        reading: prompts.reading(),
     };
     let served = served("trivial", manifest, &config, &prompts);
     let forward = TrivialForward::new(TrivialConfig {

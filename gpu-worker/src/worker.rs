@@ -282,7 +282,9 @@ impl Starter {
             let lease = start.leased.lease;
             self.events.push([JobEvent { job: lease.job, attempt: lease.attempt, body: JobEventBody::Started }]);
             // Who waits to compile a rule waits aside, and not at the head of the line.
-            let aside = start.leased.request.constraint.is_some().then(|| Arc::clone(&self.rule_permits));
+            let request = &start.leased.request;
+            let has_rule = request.constraint.is_some() || request.tools.as_ref().is_some_and(|t| t.is_constrained());
+            let aside = has_rule.then(|| Arc::clone(&self.rule_permits));
             let permit = match aside {
                 Some(_) => None,
                 None => match Arc::clone(&self.permits).acquire_owned().await {
@@ -358,5 +360,6 @@ fn prepare(preparer: &Preparer, start: Start) -> Result<Entering, Finished> {
     let name = Running(NEXT_NAME.fetch_add(1, Ordering::Relaxed));
     let ready =
         preparer.prepare(name, &leased, mark, leased_at).map_err(|error| Finished::not_prepared(lease, error))?;
-    Ok((name, Collected::new(leased, leased_at, ready.prompt_text, ready.prompt_ids), ready.prepared))
+    let job = Collected::new(leased, leased_at, ready.prompt_text, ready.prompt_ids).read_as(ready.reading);
+    Ok((name, job, ready.prepared))
 }

@@ -190,6 +190,7 @@ fn job() -> NewJob {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            tools: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,
@@ -226,6 +227,7 @@ fn record(job: &NewJob, release: Fingerprint) -> Record {
         }],
         usage: Usage { prompt_tokens: 2, cached_tokens: 0, output_tokens: 2 },
         timings: AttemptTimings::default(),
+        reading: contract::Reading::default(),
     }
 }
 

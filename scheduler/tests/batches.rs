@@ -36,7 +36,12 @@ struct World {
 type Running = JoinHandle<Result<(), SchedulerError>>;
 
 fn model() -> ServedModel {
-    let manifest = Manifest { model_sha256: "00".into(), engine: "test".into(), numerics: "test".into() };
+    let manifest = Manifest {
+        model_sha256: "00".into(),
+        engine: "test".into(),
+        numerics: "test".into(),
+        reading: contract::Reading::default(),
+    };
     ServedModel {
         name: "tiny".into(),
         release: manifest.fingerprint(),
@@ -200,6 +205,7 @@ impl World {
                     }],
                     usage,
                     timings: AttemptTimings::default(),
+                    reading: contract::Reading::default(),
                 };
                 let encoded = record.encode().unwrap();
                 let record = if self.stages.load(Ordering::SeqCst) {

@@ -200,7 +200,7 @@ fn job() -> NewJob {
         seed: 1,
         request: Request {
             model: "small".into(),
-            input: Input::Chat(vec![Message { role: Role::User, content: "hello".into(), name: None }]),
+            input: Input::Chat(vec![Message::of(Role::User, "hello")]),
             sampling: Sampling::default(),
             max_tokens: Some(4),
             min_tokens: 0,
@@ -210,6 +210,7 @@ fn job() -> NewJob {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            tools: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

@@ -161,6 +161,7 @@ fn job(trajectory: TrajectoryMode, keep: Option<Duration>) -> NewJob {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            tools: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,
@@ -196,6 +197,7 @@ fn record(job: &NewJob) -> Record {
         }],
         usage: Usage { prompt_tokens: 2, cached_tokens: 0, output_tokens: 2 },
         timings: AttemptTimings::default(),
+        reading: contract::Reading::default(),
     }
 }
 

@@ -105,6 +105,45 @@ async function chats_run() {
   await runs(CHATS, 20, "chat.completion");
 }
 
+const weather = {
+  type: "function",
+  function: {
+    name: "get_weather",
+    description: "Current weather of a city.",
+    parameters: {
+      type: "object",
+      properties: { city: { type: "string", maxLength: 40 } },
+      required: ["city"],
+      additionalProperties: false,
+    },
+  },
+};
+
+async function functions_are_called() {
+  const asked = {
+    model: MODEL,
+    messages: [{ role: "user", content: "What is the weather in Paris?" }],
+    tools: [weather],
+    tool_choice: { type: "function", function: { name: "get_weather" } },
+    temperature: 0,
+    max_tokens: 60,
+  };
+  const whole = await client.chat.completions.create(asked);
+  const [call] = whole.choices[0].message.tool_calls;
+  const seen = [whole.choices[0].finish_reason, call.type, call.function.name];
+  assert.deepEqual(seen, ["tool_calls", "function", "get_weather"]);
+  assert.equal(typeof JSON.parse(call.function.arguments).city, "string");
+  // The package's own helper puts the deltas together.
+  const stream = await client.chat.completions.stream(asked).finalChatCompletion();
+  assert.deepEqual(stream.choices[0].message.tool_calls[0].function.arguments, call.function.arguments, "the stream");
+  // In a batch it is the same answer.
+  const line = { custom_id: "calls", method: "POST", url: CHATS, body: asked };
+  const batch = await left(await create(await upload([line])), UNFINISHED);
+  const [{ response }] = await answers(batch.output_file_id);
+  const { message, finish_reason } = response.body.choices[0];
+  assert.deepEqual([message.tool_calls[0].function, finish_reason], [call.function, "tool_calls"], "the batch");
+}
+
 async function a_wrong_file_fails_its_batch() {
   const batch = await left(await create(await upload([line(1), line(1)])), UNFINISHED);
   const [error] = batch.errors.data;
@@ -167,6 +206,7 @@ async function answers_are_of_the_types_of_the_package() {
 for (const check of [
   many_completions_run,
   chats_run,
+  functions_are_called,
   a_wrong_file_fails_its_batch,
   a_batch_is_cancelled,
   lists_have_pages,

@@ -224,6 +224,141 @@ def a_response_format_is_kept():
     assert len(text) == 4 and text.isdigit() and text[:2] in ("19", "20"), f"guided_regex: {text!r}"
 
 
+TOOLS = [
+    {"type": "function", "function": {
+        "name": "get_weather",
+        "description": "Current weather of a city.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string", "maxLength": 40}}, "required": ["city"],
+                       "additionalProperties": False},
+    }},
+    {"type": "function", "function": {
+        "name": "add",
+        "description": "Adds two numbers.",
+        "parameters": {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+                       "required": ["a", "b"], "additionalProperties": False},
+    }},
+]
+
+
+def named(name):
+    return {"type": "function", "function": {"name": name}}
+
+
+def told(calls):
+    return [(call.function.name, json.loads(call.function.arguments)) for call in calls or []]
+
+
+def joined_calls(chunks):
+    """Message and calls of a stream, put together as OpenAI's documentation does it."""
+    content, calls = "", {}
+    for chunk in chunks:
+        for choice in chunk.choices:
+            content += choice.delta.content or ""
+            for delta in choice.delta.tool_calls or []:
+                call = calls.setdefault(delta.index, {"id": "", "type": "", "name": "", "arguments": ""})
+                call["id"] += delta.id or ""
+                call["type"] += delta.type or ""
+                call["name"] += delta.function.name or ""
+                call["arguments"] += delta.function.arguments or ""
+    return content, [calls[index] for index in sorted(calls)]
+
+
+@check
+def a_forced_call_and_its_answer():
+    asked = user("What is the weather in Paris?")
+    answer = client.chat.completions.create(
+        model=MODEL, messages=asked, tools=TOOLS, tool_choice=named("get_weather"), temperature=0, max_tokens=60)
+    [choice] = answer.choices
+    equal((choice.finish_reason, choice.message.content), ("tool_calls", None), "a forced call: how it ends")
+    equal(told(choice.message.tool_calls), [("get_weather", {"city": "Paris"})], "a forced call")
+    [call] = choice.message.tool_calls
+    assert call.type == "function" and call.id.startswith("call_"), f"a forced call: {call}"
+    # The message goes back as the package has it, and as a dict.
+    for message in (choice.message, choice.message.model_dump()):
+        result = {"role": "tool", "tool_call_id": call.id, "content": '{"celsius": 31, "sky": "clear"}'}
+        last = client.chat.completions.create(
+            model=MODEL, messages=[*asked, message, result], tools=TOOLS, temperature=0, max_tokens=60).choices[0]
+        assert "31" in (last.message.content or ""), f"the answer after a call: {last}"
+        equal((last.message.tool_calls, last.finish_reason), (None, "stop"), "the answer after a call calls nothing")
+
+
+@check
+def calls_are_required_or_not_offered():
+    some = chat("What is 17 plus 25?", tools=TOOLS, tool_choice="required", parallel_tool_calls=False, max_tokens=60)
+    equal(told(some.choices[0].message.tool_calls), [("add", {"a": 17, "b": 25})], "a required call")
+    none = chat("What is 17 plus 25?", tools=TOOLS, tool_choice="none", max_tokens=40).choices[0]
+    equal(none.message.tool_calls, None, "tool_choice none")
+    plain = chat("What is 17 plus 25?", max_tokens=40).choices[0]
+    equal(none.message.content, plain.message.content, "tool_choice none is as without functions")
+    both = chat("What is 17 plus 25?", tools=TOOLS, tool_choice=named("add"), n=2, temperature=1, seed=3, max_tokens=60)
+    ids = [call.id for choice in both.choices for call in choice.message.tool_calls]
+    equal(len(set(ids)), 2, "each answer's calls have ids of their own")
+
+
+@check
+def calls_are_streamed():
+    options = {"tools": TOOLS, "max_tokens": 80}
+    for choice in (named("get_weather"), "required"):
+        whole = chat("What is the weather in Lima?", tool_choice=choice, **options).choices[0]
+        chunks = list(chat("What is the weather in Lima?", tool_choice=choice, **options, **STREAM))
+        content, calls = joined_calls(chunks)
+        equal([(call["name"], call["arguments"], call["type"]) for call in calls],
+              [(call.function.name, call.function.arguments, call.type) for call in whole.message.tool_calls],
+              "the deltas of calls joined")
+        equal(content, whole.message.content or "", "the deltas of content joined")
+        assert all(call["id"].startswith("call_") for call in calls), calls
+        reasons = [choice.finish_reason for chunk in chunks for choice in chunk.choices if choice.finish_reason]
+        equal(reasons, [whole.finish_reason], "finish_reason of the stream")
+        assert "<tool_call>" not in content, content
+    # OpenAI's own helper, which puts the deltas together and parses strict arguments.
+    with client.chat.completions.stream(
+        model=MODEL, messages=user("What is the weather in Lima?"), tools=strict(TOOLS), tool_choice=named("get_weather"),
+        temperature=0, max_tokens=60,
+    ) as stream:
+        kinds = {event.type for event in stream}
+        final = stream.get_final_completion().choices[0]
+    assert "tool_calls.function.arguments.done" in kinds, kinds
+    [call] = final.message.tool_calls
+    equal((call.function.name, call.function.parsed_arguments), ("get_weather", {"city": "Lima"}), "the package's stream")
+
+
+def strict(tools):
+    return [{"type": "function", "function": {**tool["function"], "strict": True}} for tool in tools]
+
+
+@check
+def the_model_may_call_by_itself():
+    asked = "What is the weather in Oslo? Use the function."
+    for options in ({"tools": TOOLS}, {"tools": strict(TOOLS)}, {"tools": TOOLS, "parallel_tool_calls": False}):
+        whole = chat(asked, max_tokens=100, **options).choices[0]
+        content, calls = joined_calls(list(chat(asked, max_tokens=100, stream=True, **options)))
+        equal((content, [call["arguments"] for call in calls]),
+              (whole.message.content or "", [call.function.arguments for call in whole.message.tool_calls or []]),
+              f"the stream of {list(options)}")
+        if whole.message.tool_calls:
+            equal(whole.finish_reason, "tool_calls", "a call by itself")
+            assert all(name == "get_weather" for name, _ in told(whole.message.tool_calls)), whole
+        else:
+            assert whole.message.content, f"neither text nor a call: {whole}"
+
+
+@check
+def typed_functions_are_parsed():
+    import pydantic
+
+    class GetWeather(pydantic.BaseModel):
+        """Current weather of a city."""
+
+        city: str
+        days: int
+
+    answer = client.chat.completions.parse(
+        model=MODEL, messages=user("What will the weather in Rome be for the next 3 days?"), temperature=0, max_tokens=80,
+        tools=[openai.pydantic_function_tool(GetWeather)], tool_choice="required", parallel_tool_calls=False)
+    [call] = answer.choices[0].message.tool_calls
+    equal(call.function.parsed_arguments, GetWeather(city="Rome", days=3), "parsed arguments")
+
+
 @check
 def a_streamed_chat():
     options = {"max_tokens": 24, "logprobs": True, "top_logprobs": 1}
@@ -298,7 +433,15 @@ def bad_requests_name_the_field():
     bad("stop[1]", "invalid_value", stop=["a", ""])
     bad("top_logprobs", "invalid_value", top_logprobs=2)
     bad("stream_options", "invalid_value", stream_options={"include_usage": True})
-    bad("tools", "unsupported_parameter", tools=[{"type": "function", "function": {"name": "f"}}])
+    bad("tools[0].function.name", "missing_required_parameter", tools=[{"type": "function", "function": {}}])
+    bad("tools[0].type", "unsupported_parameter", tools=[{"type": "custom", "custom": {"name": "f"}}])
+    bad("tool_choice", "invalid_value", tool_choice="required")
+    bad("response_format", "unsupported_parameter", tools=TOOLS, response_format={"type": "json_object"})
+    # Found out by the worker, which compiles it.
+    odd = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "not": {}}}}
+    bad("tools", "invalid_request", tools=[odd], tool_choice="required")
+    orphan = [{"role": "user", "content": "Hi"}, {"role": "tool", "content": "x", "tool_call_id": "call_0"}]
+    bad("messages[1].tool_call_id", "invalid_value", extra_body={"messages": orphan})
     bad("response_format.type", "unsupported_parameter", response_format={"type": "yaml"})
     bad("guided_json.$ref", "invalid_value", extra_body={"guided_json": {"$ref": "http://localhost/"}})
     # Found out by the worker, which compiles it.

@@ -14,7 +14,7 @@ use contract::openai::requests::{ChatRequest, CompletionRequest};
 use contract::openai::stream::{Chunks, DONE};
 use contract::openai::views::result_body;
 use contract::openai::{ErrorEnvelope, ParseCode, ParseError, Parsed, parse_chat, parse_completion};
-use contract::{Class, IdempotencyKey, Job, Kind, ServedModel, TenantId};
+use contract::{Class, IdempotencyKey, Job, Kind, Reading, Request as Asked, ServedModel, TenantId};
 use tokio::time::Instant;
 
 use crate::auth::Caller;
@@ -106,7 +106,7 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
     let cancel_on_hang_up = key.is_none() && !prefer.respond_async;
     let Parsed { request, stream, include_usage, metadata, storage } = parsed;
     let is_waited_for = !prefer.respond_async || prefer.wait.is_some();
-    let n_choices = u32::from(request.sampling.n);
+    let shape = stream.then(|| Shape::of(&request, &model, include_usage));
     let ask = Ask { tokens: request.estimated_tokens().into(), is_waited_for, ..Ask::ONE };
     let Admitted { tenant_bound, seat } = state.quotas.admit(&caller.tenant, ask)?;
     let submission = Submission {
@@ -128,8 +128,8 @@ async fn call(state: AppState, caller: Caller, kind: Kind, request: Request) -> 
     let submitted = submit::submit(&state, submission, cancel_on_hang_up).await?;
     if prefer.respond_async {
         answer_async(&state, &caller.tenant, submitted, prefer).await
-    } else if stream {
-        answer_stream(&state, &caller.tenant, submitted, Shape { include_usage, n_choices }, seat).await
+    } else if let Some(shape) = shape {
+        answer_stream(&state, &caller.tenant, submitted, shape, seat).await
     } else {
         answer_whole(&state, &caller.tenant, submitted).await
     }
@@ -207,6 +207,21 @@ struct Shape {
     include_usage: bool,
     /// Answers that were asked for.
     n_choices: u32,
+    /// How the answers are read, as far as is known before there is a record.
+    reading: Reading,
+    /// The functions that may be called.
+    names: Vec<String>,
+}
+
+impl Shape {
+    fn of(request: &Asked, model: &ServedModel, include_usage: bool) -> Self {
+        Self {
+            include_usage,
+            n_choices: u32::from(request.sampling.n),
+            reading: model.manifest.reading.of(request),
+            names: request.tools.as_ref().map(|tools| tools.names()).unwrap_or_default(),
+        }
+    }
 }
 
 /// Streams the answer. What ends badly before the first token, and within [`crate::Limits::first_event`], has a real
@@ -233,7 +248,13 @@ async fn answer_stream(
         }
         other => other,
     };
-    let chunks = Chunks::new(job.kind, &job.id, job.accepted_at, &job.route, &job.release, shape.include_usage);
+    // A repeat under a key may find the answer of another release, which wrote otherwise.
+    let reading = match &first {
+        Some(Followed::Ended(finished)) => finished.record.as_ref().map_or(shape.reading, |record| record.reading),
+        _ => shape.reading,
+    };
+    let chunks = Chunks::new(job.kind, &job.id, job.accepted_at, &job.route, &job.release, shape.include_usage)
+        .reading(reading, shape.names);
     let hang_up = submitted.hang_up;
     let mut pieces = ChunkEvents { follow, chunks, hang_up, _seat: seat, ready: VecDeque::new(), ended: false };
     let openings = (0..shape.n_choices).filter_map(|index| pieces.chunks.opening(index));
@@ -293,6 +314,8 @@ impl ChunkEvents {
             }
         };
         for (index, choice) in (0u32..).zip(&record.choices) {
+            let rest = self.chunks.rest(index);
+            self.ready.extend(rest.map(|chunk| sse::event(None, None, &chunk.to_json())));
             let closing = self.chunks.closing(index, choice.finish_reason, choice.stop_reason.clone());
             self.ready.push_back(sse::event(None, None, &closing.to_json()));
         }

@@ -19,6 +19,7 @@ fn shown(state: &AppState, model: &ServedModel) -> ModelBody {
         release: model.release.to_string(),
         max_model_len: model.context_tokens,
         chat: model.has_chat_template,
+        tools: model.manifest.reading.calls.is_some(),
     }
 }
 

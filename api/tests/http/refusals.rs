@@ -5,7 +5,7 @@ use axum::http::{Method, Request, StatusCode};
 use contract::Class;
 use serde_json::{Value, json};
 
-use crate::support::{Choices, MODEL, World, chat, request};
+use crate::support::{Choices, MODEL, PLAIN, World, chat, request};
 
 const CHAT: &str = "/v1/chat/completions";
 const TEXT: &str = "/v1/completions";
@@ -91,6 +91,16 @@ async fn wrong_fields_are_named() {
         body
     };
     let long_prompt = "x".repeat(16_001);
+    let tools = json!([{"type": "function", "function": {"name": "f"}}]);
+    let called = json!([{"role": "user", "content": "Hi"}, {"role": "assistant", "tool_calls":
+        [{"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]);
+    let plain = |more: Value| {
+        let mut body = json!({"model": PLAIN, "messages": [{"role": "user", "content": "Hi"}]});
+        for (field, value) in more.as_object().unwrap() {
+            body[field] = value.clone();
+        }
+        body
+    };
     let base_chat = json!({"model": "base", "messages": [{"role": "user", "content": "Hi"}]});
     #[rustfmt::skip]
     let cases: Vec<(&str, Value, u16, &str, Option<&str>)> = vec![
@@ -121,7 +131,11 @@ async fn wrong_fields_are_named() {
         (TEXT, text_with("frequency_penalty", json!(-3)), 400, "invalid_value", Some("frequency_penalty")),
         (TEXT, text_with("typical_p", json!(0)), 400, "invalid_value", Some("typical_p")),
         (JOBS, job_with("request", json!({"model": MODEL, "prompt": "x", "logit_bias": {"100": 1}})), 400, "invalid_value", Some("request.logit_bias.100")),
-        (CHAT, chat_with("tools", json!([{"type": "function"}])), 400, "unsupported_parameter", Some("tools")),
+        (CHAT, chat_with("tools", json!([{"type": "function"}])), 400, "missing_required_parameter", Some("tools[0].function")),
+        (CHAT, chat_with("tool_choice", json!("required")), 400, "invalid_value", Some("tool_choice")),
+        (CHAT, plain(json!({"tools": tools})), 400, "unsupported_parameter", Some("tools")),
+        (CHAT, plain(json!({"messages": called})), 400, "unsupported_parameter", Some("messages[1]")),
+        (JOBS, json!({"type": "chat", "request": plain(json!({"tools": tools}))}), 400, "unsupported_parameter", Some("request.tools")),
         (CHAT, chat_with("n", json!(9)), 400, "invalid_value", Some("n")),
         (TEXT, text_with("best_of", json!(2)), 400, "unsupported_parameter", Some("best_of")),
         (CHAT, chat_with("response_format", json!({"type": "yaml"})), 400, "unsupported_parameter", Some("response_format.type")),

@@ -311,3 +311,103 @@ async fn events_of_two_answers_resume_after_every_position() {
         assert_eq!(ended["output_hash"], output_hash(&[10, 20, 11, 21, 12, 13]));
     }
 }
+
+/// A thought, text, a call cut in the middle of its mark and of its JSON, and one that is none.
+const CALLING: [(u32, &str); 8] = [
+    (20, "<think>\nHm"),
+    (21, ".\n</thi"),
+    (22, "nk>\n\nLook: "),
+    (23, "<tool"),
+    (24, "_call>\n{\"name\": \"f\", \"arguments\": {\"a\": "),
+    (25, "\"é\"}}\n</tool_call>\n<tool_call>"),
+    (26, "\n{\"name\": \"f\", \"arguments\": {\"a\": }}\n</tool_call"),
+    (27, ">"),
+];
+
+fn with_tools(stream: bool) -> Value {
+    let mut body = chat(stream);
+    body["tools"] = json!([{"type": "function", "function": {"name": "f"}}]);
+    body
+}
+
+/// A job that ends as `script` says, in a call that has functions or none.
+async fn called(world: &World, body: &Value, script: &[(u32, &str)]) -> (JobId, String) {
+    let calling = world.start(request(CHAT, &[], body));
+    let leased = world.lease(Class::Interactive).await;
+    world.tokens(&leased.lease, script, 1..=script.len() as u32).await;
+    let mut record = record(&leased, script);
+    if !record.read(&record.choices[0]).calls.is_empty() {
+        record.choices[0].finish_reason = FinishReason::ToolCalls;
+    }
+    let bytes = RecordLocation::Inline(record.encode().unwrap());
+    world.finish(&leased.lease, succeeded(&record, bytes)).await;
+    (leased.lease.job, calling.await.unwrap().text)
+}
+
+#[tokio::test]
+async fn calls_are_streamed_whole_and_as_the_answer_in_one_piece_has_them() {
+    let world = World::new().await;
+    let (job, text) = called(&world, &with_tools(true), &CALLING).await;
+    let choices: Vec<Value> = events(&text)
+        .into_iter()
+        .filter(|event| event.2 != "[DONE]")
+        .map(|event| serde_json::from_str::<Value>(&event.2).unwrap()["choices"][0].clone())
+        .collect();
+    let deltas: Vec<&Value> = choices.iter().map(|choice| &choice["delta"]).collect();
+    let id = contract::reading::call_id(contract::CallSyntax::Hermes, &job, 0, 0);
+    let call =
+        json!({"index": 0, "id": id, "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"é\"}"}});
+    let broken = "\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": }}\n</tool_call";
+    let expected = [
+        json!({"role": "assistant", "content": ""}),
+        json!({"reasoning_content": "Hm"}),
+        json!({"reasoning_content": "."}),
+        json!({"content": "Look:"}),
+        json!({"tool_calls": [call]}),
+        json!({"content": broken}),
+        json!({"content": ">"}),
+        json!({}),
+    ];
+    assert_eq!(deltas, expected.iter().collect::<Vec<_>>());
+    assert_eq!(choices.last().unwrap()["finish_reason"], "tool_calls");
+
+    let (job, text) = called(&world, &with_tools(false), &CALLING).await;
+    let answer: Value = serde_json::from_str(&text).unwrap();
+    let id = contract::reading::call_id(contract::CallSyntax::Hermes, &job, 0, 0);
+    let message = json!({
+        "role": "assistant", "content": format!("Look:{broken}>"), "reasoning_content": "Hm.", "refusal": null,
+        "tool_calls": [{"id": id, "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"é\"}"}}],
+    });
+    assert_eq!(
+        (&answer["choices"][0]["message"], &answer["choices"][0]["finish_reason"]),
+        (&message, &json!("tool_calls"))
+    );
+}
+
+#[tokio::test]
+async fn without_functions_a_call_is_text() {
+    let world = World::new().await;
+    let script = [(1, "<tool_call>\n{\"name\": "), (2, "\"f\"}\n</tool_call>")];
+    for mut body in [chat(false), with_tools(false)] {
+        body["tool_choice"] = json!("none");
+        let (_, text) = called(&world, &body, &script).await;
+        let answer: Value = serde_json::from_str(&text).unwrap();
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["message"]["content"], "<tool_call>\n{\"name\": \"f\"}\n</tool_call>");
+        assert_eq!((&choice["message"]["tool_calls"], &choice["finish_reason"]), (&Value::Null, &json!("stop")));
+    }
+}
+
+#[tokio::test]
+async fn what_is_held_back_of_a_call_comes_before_the_end() {
+    let world = World::new().await;
+    let script = [(1, "Well <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"cut off")];
+    let (_, text) = called(&world, &with_tools(true), &script).await;
+    let said: String = events(&text)
+        .into_iter()
+        .filter_map(|event| serde_json::from_str::<Value>(&event.2).ok())
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(said, script[0].1);
+    assert!(text.contains("\"finish_reason\":\"stop\"") && !text.contains("tool_calls"), "{text}");
+}

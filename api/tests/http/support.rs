@@ -15,14 +15,17 @@ use backends::{InProcessBus, InProcessQueue, SqliteOptions, SqliteStore, local_o
 use contract::record::{AttemptTimings, ChoiceRecord, Record, RecordLocation};
 use contract::release::Manifest;
 use contract::{
-    Bus, Class, FinishReason, JobError, JobEvent, JobEventBody, JobId, JobState, JobStore, Lease, Leased, NewJob,
-    Outcome, Queue, QueueId, ServedModel, Signal, TenantId, TokenEvent, Usage, Wake, WorkerId, WorkerInfo,
+    Bus, CallSyntax, Class, FinishReason, JobError, JobEvent, JobEventBody, JobId, JobState, JobStore, Lease, Leased,
+    NewJob, Outcome, Queue, QueueId, Reading, ServedModel, Signal, TenantId, ThoughtSyntax, TokenEvent, Usage, Wake,
+    WorkerId, WorkerInfo,
 };
 use object_store::ObjectStore;
 use serde_json::{Value, json};
 use tower::ServiceExt;
 
 pub const MODEL: &str = "tiny";
+/// The same, of a chat template that knows no functions.
+pub const PLAIN: &str = "plain";
 
 /// The server and everything behind it.
 pub struct World {
@@ -53,7 +56,12 @@ impl Default for Choices {
 }
 
 pub fn model() -> ServedModel {
-    let manifest = Manifest { model_sha256: "00".into(), engine: "test".into(), numerics: "test".into() };
+    let manifest = Manifest {
+        model_sha256: "00".into(),
+        engine: "test".into(),
+        numerics: "test".into(),
+        reading: Reading { calls: Some(CallSyntax::Hermes), thoughts: Some(ThoughtSyntax::Tagged) },
+    };
     ServedModel {
         name: MODEL.into(),
         release: manifest.fingerprint(),
@@ -85,6 +93,8 @@ impl World {
         let bus = Arc::new(InProcessBus::new(choices.bus));
         let objects: Arc<dyn ObjectStore> = Arc::new(local_objects(&folder.path().join("objects")).unwrap());
         let base = ServedModel { name: "base".into(), has_chat_template: false, ..model() };
+        let manifest = Manifest { reading: Reading::default(), ..model().manifest };
+        let plain = ServedModel { name: PLAIN.into(), manifest, ..model() };
         let deps = Deps {
             store: store.clone(),
             admin: store.clone(),
@@ -92,7 +102,7 @@ impl World {
             queue: queue.clone(),
             bus: bus.clone(),
             objects: objects.clone(),
-            models: tokio::sync::watch::channel(vec![model(), base]).1,
+            models: tokio::sync::watch::channel(vec![model(), base, plain]).1,
             trajectories: contract::Trajectories::default(),
             guard: contract::guard::Guard::default(),
             limits: choices.limits,
@@ -302,6 +312,7 @@ pub fn record(leased: &Leased, script: &[(u32, &str)]) -> Record {
         }],
         usage: Usage { prompt_tokens: 2, cached_tokens: 0, output_tokens: script.len() as u32 },
         timings: AttemptTimings::default(),
+        reading: model().manifest.reading.of(&leased.request),
     }
 }
 

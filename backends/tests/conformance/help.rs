@@ -64,7 +64,7 @@ pub fn job() -> NewJob {
         seed: 7,
         request: Request {
             model: "small".into(),
-            input: Input::Chat(vec![Message { role: Role::User, content: "Grüße \u{1f600}".into(), name: None }]),
+            input: Input::Chat(vec![Message::of(Role::User, "Grüße \u{1f600}")]),
             sampling: Sampling::default(),
             max_tokens: Some(16),
             min_tokens: 0,
@@ -74,6 +74,7 @@ pub fn job() -> NewJob {
             stop_token_ids: vec![],
             logprobs: Some(2),
             constraint: None,
+            tools: None,
         },
         metadata: BTreeMap::new(),
         batch_line: None,

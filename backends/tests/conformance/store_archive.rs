@@ -144,7 +144,12 @@ pub async fn places_outlive_the_process(t: &mut dyn StoreUnderTest) {
 }
 
 fn model(name: &str, sha256: &str) -> ServedModel {
-    let manifest = Manifest { model_sha256: sha256.into(), engine: "penstock 0.1.0".into(), numerics: "any".into() };
+    let manifest = Manifest {
+        model_sha256: sha256.into(),
+        engine: "penstock 0.1.0".into(),
+        numerics: "any".into(),
+        reading: contract::Reading::default(),
+    };
     ServedModel {
         name: name.into(),
         release: manifest.fingerprint(),

@@ -204,6 +204,7 @@ impl Bench {
                 stop_token_ids: Vec::new(),
                 logprobs: None,
                 constraint: None,
+                tools: None,
             },
             metadata: BTreeMap::new(),
             batch_line: None,

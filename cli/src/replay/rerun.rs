@@ -57,7 +57,9 @@ pub async fn run(
             let (name, leased, now) = (Running(next as u64), again(&records[next]), Instant::now());
             match preparer.prepare(name, &leased, DropMark::default(), now) {
                 Ok(ready) => {
-                    running.insert(name, Collected::new(leased, now, ready.prompt_text, ready.prompt_ids));
+                    let job = Collected::new(leased, now, ready.prompt_text, ready.prompt_ids);
+                    // As it was read then: the prompt by its tokens is no chat any more.
+                    running.insert(name, job.read_as(records[next].reading));
                     for sequence in ready.prepared {
                         let started = engine.commands.send(Command::Start(Box::new(sequence))).await;
                         started.ok().context("the engine died")?;

@@ -80,11 +80,50 @@ pub struct ChatChoice {
 pub struct AssistantMessage {
     /// Always `assistant`.
     pub role: String,
-    /// The text.
-    pub content: String,
+    /// The text; null where there is none beside `tool_calls` or `reasoning_content`.
+    #[schema(required)]
+    pub content: Option<String>,
+    /// What the model thought before it answered, of models that tell it apart.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// Functions that it calls; left out where it calls none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCallBody>>,
     /// Always null: models here do not refuse in a field of its own.
     #[schema(required)]
     pub refusal: Option<String>,
+}
+
+/// A call of a function.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ToolCallBody {
+    /// What the answer of the function is to name: `tool_call_id`.
+    pub id: String,
+    /// Always `function`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Which function, and with what.
+    pub function: CalledFunction,
+}
+
+/// A function that is called.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct CalledFunction {
+    /// One of the functions that the request offers.
+    pub name: String,
+    /// The text of a JSON object. It keeps to the function's `parameters` if the call was forced or the function is
+    /// `strict`; otherwise it is as the model wrote it.
+    pub arguments: String,
+}
+
+/// A call of a function in a stream: always whole.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct ToolCallDelta {
+    /// Which call of the answer, from 0.
+    pub index: u32,
+    /// The call.
+    #[serde(flatten)]
+    pub call: ToolCallBody,
 }
 
 /// Log-probabilities of a chat's tokens.
@@ -171,6 +210,12 @@ pub struct ChatDelta {
     /// The new text.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub content: Option<String>,
+    /// New text of the thoughts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub reasoning_content: Option<String>,
+    /// New calls.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tool_calls: Option<Vec<ToolCallDelta>>,
 }
 
 /// The answer of `POST /v1/completions`, and each event of a streamed one.
@@ -251,4 +296,6 @@ pub struct ModelBody {
     pub max_model_len: u32,
     /// Whether it takes chats; without a chat template in its file it only takes completions.
     pub chat: bool,
+    /// Whether its chats take functions to call (`tools`): its chat template has a way that this server reads.
+    pub tools: bool,
 }

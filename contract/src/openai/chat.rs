@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use super::common::{Common, belongs_elsewhere, top_logprobs};
 use super::fields::{Fields, wrong_value};
-use super::{ParseError, Parsed, messages};
+use super::{ParseError, Parsed, messages, tools};
 use crate::request::{Input, Request};
 
 /// Reads a chat request.
@@ -19,7 +19,9 @@ pub fn parse_chat(body: &Value) -> Result<Parsed, ParseError> {
 pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
     let mut fields = Fields::of(body, at)?;
     let common = Common::take(&mut fields, None)?;
-    refuse_tools(&mut fields)?;
+    let tools = tools::take(&mut fields)?;
+    tools::check_beside(tools.as_ref(), &common, &fields)?;
+    refuse_unsupported(&mut fields)?;
     belongs_elsewhere(&mut fields, "prompt", "/v1/completions")?;
     belongs_elsewhere(&mut fields, "suffix", "/v1/completions")?;
     let messages = messages::take(&mut fields)?;
@@ -38,6 +40,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             stop_token_ids: common.stop_token_ids,
             logprobs,
             constraint: common.constraint,
+            tools,
         },
         stream: common.stream,
         include_usage: common.include_usage,
@@ -56,14 +59,10 @@ fn logprobs(fields: &mut Fields<'_>) -> Result<Option<u8>, ParseError> {
     Ok(wanted.then_some(top))
 }
 
-/// Tools and other outputs than text; the values that ask for none of it pass.
-fn refuse_tools(fields: &mut Fields<'_>) -> Result<(), ParseError> {
-    let empty_list = |v: &Value| v.as_array().is_some_and(Vec::is_empty);
-    fields.only("tools", empty_list, "[]")?;
-    fields.only("functions", empty_list, "[]")?;
-    fields.only("tool_choice", |v| v == "none" || v == "auto", "\"none\"")?;
-    fields.only("function_call", |v| v == "none" || v == "auto", "\"none\"")?;
-    fields.only("parallel_tool_calls", Value::is_boolean, "a boolean")?;
+/// Older ways to offer functions, and other outputs than text; the values that ask for none of it pass.
+fn refuse_unsupported(fields: &mut Fields<'_>) -> Result<(), ParseError> {
+    fields.only("functions", |v| v.as_array().is_some_and(Vec::is_empty), "`tools` instead")?;
+    fields.only("function_call", |v| v == "none" || v == "auto", "`tool_choice` instead")?;
     fields.only("modalities", |v| v == &serde_json::json!(["text"]), "[\"text\"]")?;
     fields.only("add_generation_prompt", |v| v == true, "true")?;
     fields.only("continue_final_message", |v| v == false, "false")?;
@@ -88,7 +87,7 @@ mod tests {
         assert_eq!((parsed.stream, parsed.include_usage, parsed.metadata.len()), (false, false, 0));
         let expected = Request {
             model: "m".into(),
-            input: Input::Chat(vec![Message { role: Role::User, content: "Hi".into(), name: None }]),
+            input: Input::Chat(vec![Message::of(Role::User, "Hi")]),
             sampling: Sampling {
                 n: 1,
                 logit_bias: BTreeMap::new(),
@@ -110,6 +109,7 @@ mod tests {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            tools: None,
         };
         assert_eq!(parsed.request, expected);
     }
@@ -177,5 +177,6 @@ mod tests {
         });
         let parsed = parse_chat(&body).unwrap();
         assert_eq!((parsed.request.sampling, parsed.request.logprobs), (Sampling::default(), None));
+        assert_eq!(parsed.request.tools, None);
     }
 }

@@ -20,7 +20,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
     let mut fields = Fields::of(body, at)?;
     let common = Common::take(&mut fields, Some(DEFAULT_COMPLETION_TOKENS))?;
     fields.unsupported("suffix")?;
-    for name in ["messages", "top_logprobs", "tools", "tool_choice"] {
+    for name in ["messages", "top_logprobs", "tools", "tool_choice", "parallel_tool_calls"] {
         belongs_elsewhere(&mut fields, name, "/v1/chat/completions")?;
     }
     let prompt = prompt(&mut fields)?;
@@ -40,6 +40,7 @@ pub(super) fn parse_at(body: &Value, at: &str) -> Result<Parsed, ParseError> {
             stop_token_ids: common.stop_token_ids,
             logprobs,
             constraint: common.constraint,
+            tools: None,
         },
         stream: common.stream,
         include_usage: common.include_usage,

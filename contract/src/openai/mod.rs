@@ -29,6 +29,7 @@ pub mod schema;
 pub mod sequences;
 pub mod stream;
 pub mod tenants;
+mod tools;
 pub mod usage;
 pub mod views;
 pub mod webhooks;
@@ -50,6 +51,14 @@ pub use kinds::{ErrorBody, ErrorEnvelope, ErrorKind};
 
 /// Most messages of one conversation.
 pub const MAX_MESSAGES: usize = 2_048;
+/// Most functions that a request offers, and most calls of one message.
+pub const MAX_TOOLS: usize = 128;
+/// Most characters of the name of a function.
+pub const MAX_TOOL_NAME_CHARS: usize = 64;
+/// Most bytes of all schemas and descriptions of a request's functions together.
+pub const MAX_TOOLS_BYTES: usize = 256 * 1024;
+/// Most characters of a call's id.
+pub const MAX_TOOL_CALL_ID_CHARS: usize = 128;
 /// Most bytes of one string of a request.
 pub const MAX_STRING_BYTES: usize = 1024 * 1024;
 /// Most stop strings.

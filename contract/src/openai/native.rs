@@ -268,7 +268,8 @@ pub struct TokenData {
     pub index: u32,
     /// The token's id in the vocabulary.
     pub token_id: u32,
-    /// Text that became visible with it; empty while a character or a possible stop string is incomplete.
+    /// Text that became visible with it, as the model wrote it: calls of functions and thoughts with their marks. Empty while
+    /// a character or a possible stop string is incomplete.
     pub text: String,
     /// Its log-probability, if asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -129,7 +129,7 @@ fn conversations_that_are_none_are_named() {
         (json!([{"content": "x"}]), "messages[0].role", MissingRequiredParameter),
         (json!([{"role": "robot", "content": "x"}]), "messages[0].role", InvalidValue),
         (json!([{"role": 1, "content": "x"}]), "messages[0].role", InvalidType),
-        (json!([{"role": "tool", "content": "x", "tool_call_id": "1"}]), "messages[0].role", UnsupportedParameter),
+        (json!([{"role": "tool", "content": "x", "tool_call_id": "1"}]), "messages[0].tool_call_id", InvalidValue),
         (json!([{"role": "user"}]), "messages[0].content", MissingRequiredParameter),
         (json!([{"role": "user", "content": 5}]), "messages[0].content", InvalidType),
         (json!([{"role": "user", "content": []}]), "messages[0].content", InvalidValue),
@@ -152,12 +152,6 @@ fn conversations_that_are_none_are_named() {
         (json!([{"role": "user", "content": "x".repeat(1_048_577)}]), "messages[0].content", InvalidValue),
         (json!([{"role": "user", "content": "x", "name": ""}]), "messages[0].name", InvalidValue),
         (json!([{"role": "user", "content": "x", "nme": "a"}]), "messages[0].nme", UnknownParameter),
-        (
-            json!([{"role": "user", "content": "x"}, {"role": "assistant", "content": null,
-                "tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}]),
-            "messages[1].tool_calls",
-            UnsupportedParameter,
-        ),
     ];
     for (messages, param, code) in cases {
         check(parse_chat(&json!({"model": "m", "messages": messages})).unwrap_err(), param, code);
@@ -170,9 +164,9 @@ fn what_only_one_route_has_is_named_on_it() {
         ("logprobs", json!(5), "logprobs", InvalidType),
         ("top_logprobs", json!(3), "top_logprobs", InvalidValue),
         ("top_logprobs", json!(21), "top_logprobs", InvalidValue),
-        ("tools", json!([{"type": "function"}]), "tools", UnsupportedParameter),
-        ("tool_choice", json!("required"), "tool_choice", UnsupportedParameter),
-        ("parallel_tool_calls", json!("no"), "parallel_tool_calls", UnsupportedParameter),
+        ("tools", json!([{"type": "function"}]), "tools[0].function", MissingRequiredParameter),
+        ("tool_choice", json!("required"), "tool_choice", InvalidValue),
+        ("parallel_tool_calls", json!("no"), "parallel_tool_calls", InvalidType),
         ("modalities", json!(["text", "audio"]), "modalities", UnsupportedParameter),
         ("reasoning_effort", json!("low"), "reasoning_effort", UnsupportedParameter),
         ("prompt", json!("Hi"), "prompt", UnknownParameter),
@@ -196,6 +190,7 @@ fn what_only_one_route_has_is_named_on_it() {
         ("logprobs", json!(true), "logprobs", InvalidType),
         ("logprobs", json!(21), "logprobs", InvalidValue),
         ("messages", json!([]), "messages", UnknownParameter),
+        ("tools", json!([]), "tools", UnknownParameter),
     ];
     for (field, value, param, code) in completion {
         check(parse_completion(&completion_with(field, value)).unwrap_err(), param, code);
@@ -338,6 +333,7 @@ proptest! {
             Just("stop"), Just("max_tokens"), Just("min_tokens"), Just("logprobs"), Just("top_logprobs"), Just("metadata"),
             Just("stream_options"), Just("stop_token_ids"), Just("model"), Just("response_format"), Just("other"),
             Just("typical_p"), Just("repetition_penalty"), Just("presence_penalty"), Just("frequency_penalty"), Just("logit_bias"),
+            Just("tools"), Just("tool_choice"), Just("parallel_tool_calls"),
         ],
         value in any_json(),
     ) {

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use super::bodies::ToolCallBody;
 use super::webhooks::HookRequest;
 use crate::ids::Class;
 use crate::request::Kind;
@@ -159,18 +160,89 @@ pub struct ChatRequest {
     /// Most likely tokens beside each; needs `logprobs`.
     #[schema(maximum = 20)]
     pub top_logprobs: Option<u8>,
+    /// Functions that the model may call, up to 128, for models whose chat template knows of them. Not with a rule for the
+    /// answer.
+    #[schema(max_items = 128)]
+    pub tools: Option<Vec<ToolRequest>>,
+    /// `auto` (the default): the model decides. `none`: no function is offered. `required`: it calls one or several.
+    /// `{"type": "function", "function": {"name": …}}`: it calls this one, once.
+    pub tool_choice: Option<ToolChoiceRequest>,
+    /// With `false` an answer has one call at most; default `true`.
+    pub parallel_tool_calls: Option<bool>,
+}
+
+/// A function that the model may call.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct ToolRequest {
+    /// `function`.
+    #[serde(rename = "type")]
+    #[schema(pattern = "^function$", example = "function")]
+    pub kind: String,
+    /// The function.
+    pub function: FunctionRequest,
+}
+
+/// What the model is told of a function.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct FunctionRequest {
+    /// Its name, unlike that of every other one.
+    #[schema(pattern = "^[a-zA-Z0-9_-]{1,64}$")]
+    pub name: String,
+    /// What it does.
+    pub description: Option<String>,
+    /// A JSON Schema of its arguments, an object, up to 64 KiB. Left out: it takes none.
+    #[schema(value_type = Option<Object>)]
+    pub parameters: Option<Value>,
+    /// Arguments keep to the schema also where the model calls by itself. Forced calls always do.
+    pub strict: Option<bool>,
+}
+
+/// Whether functions are called.
+#[derive(Debug, Clone, Serialize, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum ToolChoiceRequest {
+    /// `none`, `auto` or `required`.
+    Mode(String),
+    /// This one.
+    Named(NamedToolChoice),
+}
+
+/// The function to call.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct NamedToolChoice {
+    /// `function`.
+    #[serde(rename = "type")]
+    #[schema(pattern = "^function$", example = "function")]
+    pub kind: String,
+    /// Which.
+    pub function: FunctionName,
+}
+
+/// Names a function.
+#[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
+pub struct FunctionName {
+    /// Its name.
+    #[schema(pattern = "^[a-zA-Z0-9_-]{1,64}$")]
+    pub name: String,
 }
 
 /// One message.
 #[derive(Debug, Clone, Default, Serialize, Deserialize, ToSchema)]
 pub struct ChatMessage {
-    /// `system` (or `developer`), `user` or `assistant`.
-    #[schema(example = "user", pattern = "^(system|developer|user|assistant)$")]
+    /// `system` (or `developer`), `user`, `assistant` or `tool`.
+    #[schema(example = "user", pattern = "^(system|developer|user|assistant|tool)$")]
     pub role: String,
-    /// A string, or an array of `{"type":"text","text":…}` parts, joined by line breaks.
+    /// A string, or an array of `{"type":"text","text":…}` parts, joined by line breaks. Null only beside `tool_calls`.
     pub content: Value,
     /// The speaker's name; templates may show it.
     pub name: Option<String>,
+    /// Of an assistant: what it thought, as its answer had it; templates may show it.
+    pub reasoning_content: Option<String>,
+    /// Of an assistant: the functions that it called, up to 128.
+    #[schema(max_items = 128)]
+    pub tool_calls: Option<Vec<ToolCallBody>>,
+    /// Of a tool: the id of the call, in a message before it, that this is the answer to.
+    pub tool_call_id: Option<String>,
 }
 
 /// Body of `POST /v1/completions`.

@@ -1,10 +1,13 @@
 //! Chunks of a streamed answer.
 
-use super::bodies::{ChatChunk, ChatChunkChoice, ChatDelta, TextChoice, TextCompletion, TextLogprobs, UsageBody};
-use super::views::{chars, chat_logprobs, completion_id, push_text_logprob};
+use super::bodies::{
+    ChatChunk, ChatChunkChoice, ChatDelta, TextChoice, TextCompletion, TextLogprobs, ToolCallDelta, UsageBody,
+};
+use super::views::{chars, chat_logprobs, completion_id, push_text_logprob, tool_call};
 use crate::event::TokenEvent;
 use crate::ids::{Fingerprint, JobId};
 use crate::outcome::{FinishReason, Usage};
+use crate::reading::{Piece, Reader, Reading, call_id};
 use crate::request::Kind;
 use crate::time::Timestamp;
 
@@ -12,7 +15,7 @@ use crate::time::Timestamp;
 pub const DONE: &str = "[DONE]";
 
 /// Makes the chunks of one stream: [`Chunks::opening`] for each answer, then [`Chunks::token`] for each token in order, then
-/// [`Chunks::closing`] for each answer, and [`Chunks::usage`].
+/// [`Chunks::rest`] and [`Chunks::closing`] for each answer, and [`Chunks::usage`].
 #[derive(Debug, Clone)]
 pub struct Chunks {
     kind: Kind,
@@ -23,6 +26,19 @@ pub struct Chunks {
     include_usage: bool,
     /// Characters sent so far, of each answer.
     offsets: Vec<u32>,
+    job: JobId,
+    reading: Reading,
+    /// The functions that may be called.
+    names: Vec<String>,
+    /// Of each answer, unless all text is the message.
+    readers: Vec<Told>,
+}
+
+/// How far an answer is read.
+#[derive(Debug, Clone)]
+struct Told {
+    reader: Reader,
+    n_calls: u32,
 }
 
 /// One chunk in the shape of its route.
@@ -61,12 +77,23 @@ impl Chunks {
             system_fingerprint: release.short().to_owned(),
             include_usage,
             offsets: Vec::new(),
+            job: *job,
+            reading: Reading::default(),
+            names: Vec::new(),
+            readers: Vec::new(),
         }
+    }
+
+    /// Reads the answers of a chat as `reading` says, before any token came. `names`: the functions that may be called.
+    #[must_use]
+    pub fn reading(self, reading: Reading, names: Vec<String>) -> Self {
+        Self { reading, names, ..self }
     }
 
     /// The first chunk of an answer to a chat names the role; a completion has none.
     pub fn opening(&self, index: u32) -> Option<Chunk> {
-        let delta = ChatDelta { role: Some("assistant".to_owned()), content: Some(String::new()) };
+        let delta =
+            ChatDelta { role: Some("assistant".to_owned()), content: Some(String::new()), ..ChatDelta::default() };
         match self.kind {
             Kind::Chat => Some(self.chat(vec![choice(index, delta)], None)),
             Kind::Completion => None,
@@ -75,6 +102,9 @@ impl Chunks {
 
     /// The chunk of a token; `None` while it makes nothing visible and carries no log-probability.
     pub fn token(&mut self, token: &TokenEvent) -> Option<Chunk> {
+        if self.kind == Kind::Chat && !self.reading.is_plain() {
+            return self.read_token(token);
+        }
         if token.text.is_empty() && token.logprob.is_none() {
             return None;
         }
@@ -86,9 +116,8 @@ impl Chunks {
         self.offsets[index as usize] = offset.saturating_add(chars(&token.text));
         Some(match self.kind {
             Kind::Chat => {
-                let delta = ChatDelta { role: None, content: Some(token.text.clone()) };
-                let logprobs = token.logprob.as_ref().map(|logprob| chat_logprobs(std::slice::from_ref(logprob)));
-                self.chat(vec![ChatChunkChoice { logprobs, ..choice(index, delta) }], None)
+                let delta = ChatDelta { content: Some(token.text.clone()), ..ChatDelta::default() };
+                self.chat(vec![of_token(token, delta)], None)
             }
             Kind::Completion => {
                 let logprobs = token.logprob.as_ref().map(|logprob| {
@@ -101,6 +130,57 @@ impl Chunks {
                 self.text(vec![choice], None)
             }
         })
+    }
+
+    fn read_token(&mut self, token: &TokenEvent) -> Option<Chunk> {
+        let piece = self.told(token.choice).reader.push(&token.text);
+        if piece.is_empty() && token.logprob.is_none() {
+            return None;
+        }
+        let delta = self.delta(token.choice, piece);
+        Some(self.chat(vec![of_token(token, delta)], None))
+    }
+
+    /// What was held back of an answer that has ended, if that shows something.
+    pub fn rest(&mut self, index: u32) -> Option<Chunk> {
+        if self.kind != Kind::Chat || self.reading.is_plain() {
+            return None;
+        }
+        let unread = Reader::new(Reading::default(), Vec::new());
+        let piece = std::mem::replace(&mut self.told(index).reader, unread).finish();
+        if piece.is_empty() {
+            return None;
+        }
+        let delta = self.delta(index, piece);
+        Some(self.chat(vec![choice(index, delta)], None))
+    }
+
+    fn told(&mut self, index: u32) -> &mut Told {
+        let index = index as usize;
+        while self.readers.len() <= index {
+            let reader = Reader::new(self.reading, self.names.clone());
+            self.readers.push(Told { reader, n_calls: 0 });
+        }
+        &mut self.readers[index]
+    }
+
+    fn delta(&mut self, index: u32, piece: Piece) -> ChatDelta {
+        let (job, syntax) = (self.job, self.reading.calls);
+        let told = self.told(index);
+        let mut tool_calls = Vec::with_capacity(piece.calls.len());
+        for (call, syntax) in piece.calls.into_iter().zip(syntax.into_iter().cycle()) {
+            let nth = told.n_calls;
+            told.n_calls += 1;
+            tool_calls.push(ToolCallDelta { index: nth, call: tool_call(call_id(syntax, &job, index, nth), call) });
+        }
+        // A chunk that only has a log-probability says that nothing was said.
+        let is_silent = piece.content.is_empty() && !(tool_calls.is_empty() && piece.thoughts.is_empty());
+        ChatDelta {
+            role: None,
+            content: (!is_silent).then_some(piece.content),
+            reasoning_content: Some(piece.thoughts).filter(|thoughts| !thoughts.is_empty()),
+            tool_calls: Some(tool_calls).filter(|calls| !calls.is_empty()),
+        }
     }
 
     /// The last chunk of an answer.
@@ -150,6 +230,12 @@ impl Chunks {
             system_fingerprint: self.system_fingerprint.clone(),
         })
     }
+}
+
+/// What a token brought, with its log-probability if it was asked for.
+fn of_token(token: &TokenEvent, delta: ChatDelta) -> ChatChunkChoice {
+    let logprobs = token.logprob.as_ref().map(|logprob| chat_logprobs(std::slice::from_ref(logprob)));
+    ChatChunkChoice { logprobs, ..choice(token.choice, delta) }
 }
 
 fn choice(index: u32, delta: ChatDelta) -> ChatChunkChoice {

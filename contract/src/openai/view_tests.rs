@@ -12,9 +12,11 @@ use crate::ids::{Class, Fingerprint, JobId, TenantId};
 use crate::job::Job;
 use crate::life::JobState;
 use crate::outcome::{ErrorCode, FinishReason, JobError, Usage};
+use crate::reading::{CallSyntax, Reading, ThoughtSyntax, call_id};
 use crate::record::{AttemptTimings, ChoiceRecord, Record, TokenLogprob, TopLogprob, TrajectoryMode};
 use crate::request::{Input, Kind, Message, Prompt, Request, Role, Sampling};
 use crate::time::Timestamp;
+use crate::tools::{Tool, ToolChoice, ToolUse};
 
 const JOB: &str = "job_0193f0c0d0e070008000000000000001";
 const ACCEPTED: Timestamp = Timestamp(1_764_439_454_120);
@@ -32,7 +34,7 @@ fn logprob(token: &str, value: f32, top: &[(&str, f32)]) -> TokenLogprob {
 /// Three tokens `Hé`, `llo`, end; the second token's text is held back and comes with the last one.
 fn record(kind: Kind, with_logprobs: bool) -> Record {
     let input = match kind {
-        Kind::Chat => Input::Chat(vec![Message { role: Role::User, content: "Hi".into(), name: None }]),
+        Kind::Chat => Input::Chat(vec![Message::of(Role::User, "Hi")]),
         Kind::Completion => Input::Completion(Prompt::Text("Hi".into())),
     };
     let logprobs = with_logprobs.then(|| {
@@ -60,6 +62,7 @@ fn record(kind: Kind, with_logprobs: bool) -> Record {
             stop_token_ids: vec![],
             logprobs: None,
             constraint: None,
+            tools: None,
         },
         seed: 7,
         prompt_text: "Hi".into(),
@@ -74,6 +77,7 @@ fn record(kind: Kind, with_logprobs: bool) -> Record {
         }],
         usage: Usage { prompt_tokens: 2, cached_tokens: 0, output_tokens: 3 },
         timings: AttemptTimings::default(),
+        reading: Reading::default(),
     }
 }
 
@@ -219,6 +223,88 @@ fn a_record_replays_from_every_position() {
     assert_eq!(replay(&damaged, 0).unwrap_err().position, 1);
     damaged.choices[0].ends = vec![3, 3];
     assert_eq!(replay(&damaged, 0).unwrap_err().position, 3);
+}
+
+/// An answer with text and two calls, in tokens of a few characters.
+fn record_with_calls() -> Record {
+    let mut record = record(Kind::Chat, false);
+    record.reading = Reading { calls: Some(CallSyntax::Hermes), thoughts: Some(ThoughtSyntax::Tagged) };
+    let tool = |name: &str| Tool { name: name.into(), description: None, parameters: None, strict: false };
+    let offered = vec![tool("f"), tool("g")];
+    record.request.tools = Some(ToolUse { offered, choice: ToolChoice::Auto, parallel: true });
+    let text = "<think>\nHm.\n</think>\n\nSo.\n<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": \"\u{e9}\"}}\n</tool_call>\n\
+                <tool_call>\n{\"name\": \"g\", \"arguments\": {}}\n</tool_call>";
+    let ends: Vec<u32> =
+        text.char_indices().step_by(3).skip(1).map(|(at, _)| at as u32).chain([text.len() as u32]).collect();
+    record.choices = vec![ChoiceRecord {
+        output_ids: (0..ends.len() as u32).collect(),
+        text: text.into(),
+        ends,
+        finish_reason: FinishReason::ToolCalls,
+        ..record.choices[0].clone()
+    }];
+    record
+}
+
+#[test]
+fn a_chat_with_calls_has_the_documented_shape() {
+    let record = record_with_calls();
+    let [first, second] = [0, 1].map(|nth| call_id(CallSyntax::Hermes, &record.job, 0, nth));
+    let calls = json!([
+        {"id": first, "type": "function", "function": {"name": "f", "arguments": "{\"a\": \"\u{e9}\"}"}},
+        {"id": second, "type": "function", "function": {"name": "g", "arguments": "{}"}},
+    ]);
+    let body = serde_json::to_value(chat_body(&record, ACCEPTED)).unwrap();
+    let choice = &body["choices"][0];
+    let message = json!({
+        "role": "assistant", "content": "So.", "reasoning_content": "Hm.", "tool_calls": calls, "refusal": null,
+    });
+    assert_eq!((&choice["message"], &choice["finish_reason"]), (&message, &json!("tool_calls")));
+    let mut silent = record.clone();
+    silent.choices[0].text = "<tool_call>{\"name\": \"f\"}</tool_call>".into();
+    let body = serde_json::to_value(chat_body(&silent, ACCEPTED)).unwrap();
+    assert_eq!(body["choices"][0]["message"]["content"], Value::Null);
+    silent.choices[0].text = String::new();
+    let body = serde_json::to_value(chat_body(&silent, ACCEPTED)).unwrap();
+    assert_eq!(body["choices"][0]["message"], json!({"role": "assistant", "content": "", "refusal": null}));
+}
+
+#[test]
+fn chunks_of_calls_join_to_the_whole() {
+    let record = record_with_calls();
+    let whole = serde_json::to_value(chat_body(&record, ACCEPTED)).unwrap();
+    let message = &whole["choices"][0]["message"];
+    for cut in 0..=record.choices[0].text.len() {
+        let mut record = record.clone();
+        let choice = &mut record.choices[0];
+        if !choice.text.is_char_boundary(cut) {
+            continue;
+        }
+        // Two tokens; and, at the last cut, those of the record.
+        if cut < choice.text.len() {
+            (choice.output_ids, choice.ends) = (vec![1, 2], vec![cut as u32, choice.text.len() as u32]);
+        }
+        let names = vec!["f".to_owned(), "g".to_owned()];
+        let mut chunks = Chunks::new(Kind::Chat, &record.job, ACCEPTED, "m", &record.release, false);
+        chunks = chunks.reading(record.reading, names);
+        let tokens = replay(&record, 0).unwrap();
+        let mut told: Vec<_> = tokens.iter().filter_map(|token| chunks.token(token)).collect();
+        told.extend(chunks.rest(0));
+        let deltas: Vec<Value> =
+            told.into_iter().map(|chunk| serde_json::to_value(chunk).unwrap()["choices"][0]["delta"].clone()).collect();
+        let joined = |field: &str| -> String { deltas.iter().filter_map(|delta| delta[field].as_str()).collect() };
+        assert_eq!((joined("content").as_str(), joined("reasoning_content").as_str()), ("So.", "Hm."), "cut at {cut}");
+        let calls: Vec<Value> =
+            deltas.iter().filter_map(|delta| delta["tool_calls"].as_array()).flatten().cloned().collect();
+        let indexes: Vec<_> = calls.iter().map(|call| call["index"].as_u64()).collect();
+        assert_eq!(indexes, [Some(0), Some(1)]);
+        for (call, expected) in calls.iter().zip(message["tool_calls"].as_array().unwrap()) {
+            for field in ["id", "type", "function"] {
+                assert_eq!(call[field], expected[field], "cut at {cut}");
+            }
+        }
+        assert!(chunks.rest(0).is_none(), "the rest is told once");
+    }
 }
 
 /// Three answers of 3, 1 and 2 tokens: the first token of each, the second of the first and third, the third of the first.

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::bodies::{
-    AssistantMessage, ChatChoice, ChatCompletion, ChatLogprobs, ChatTokenLogprob, ChatTopLogprob, TextChoice,
-    TextCompletion, TextLogprobs, UsageBody,
+    AssistantMessage, CalledFunction, ChatChoice, ChatCompletion, ChatLogprobs, ChatTokenLogprob, ChatTopLogprob,
+    TextChoice, TextCompletion, TextLogprobs, ToolCallBody, UsageBody,
 };
 use crate::event::TokenEvent;
 use crate::ids::JobId;
+use crate::reading::{FoundCall, Piece, call_id};
 use crate::record::{ChoiceRecord, Record, TokenLogprob};
 use crate::request::Kind;
 use crate::time::Timestamp;
@@ -45,7 +46,7 @@ pub fn result_body(record: &Record, accepted_at: Timestamp) -> ResultBody {
 pub fn chat_body(record: &Record, accepted_at: Timestamp) -> ChatCompletion {
     let choices = (0u32..).zip(&record.choices).map(|(index, choice)| ChatChoice {
         index,
-        message: AssistantMessage { role: "assistant".to_owned(), content: choice.text.clone(), refusal: None },
+        message: message(record, index, choice),
         logprobs: choice.logprobs.as_ref().map(|tokens| chat_logprobs(tokens)),
         finish_reason: choice.finish_reason,
         stop_reason: choice.stop_reason.clone(),
@@ -59,6 +60,32 @@ pub fn chat_body(record: &Record, accepted_at: Timestamp) -> ChatCompletion {
         usage: UsageBody::from(record.usage),
         system_fingerprint: record.release.short().to_owned(),
     }
+}
+
+/// An answer as a message.
+fn message(record: &Record, index: u32, choice: &ChoiceRecord) -> AssistantMessage {
+    let Piece { thoughts, content, calls } = record.read(choice);
+    let calls: Vec<ToolCallBody> = match record.reading.calls {
+        None => Vec::new(),
+        Some(syntax) => {
+            let ids = (0..).map(|nth| call_id(syntax, &record.job, index, nth));
+            ids.zip(calls).map(|(id, call)| tool_call(id, call)).collect()
+        }
+    };
+    let says_nothing = content.is_empty() && !(calls.is_empty() && thoughts.is_empty());
+    AssistantMessage {
+        role: "assistant".to_owned(),
+        content: (!says_nothing).then_some(content),
+        reasoning_content: Some(thoughts).filter(|thoughts| !thoughts.is_empty()),
+        tool_calls: Some(calls).filter(|calls| !calls.is_empty()),
+        refusal: None,
+    }
+}
+
+/// A call as it is shown.
+pub(super) fn tool_call(id: String, call: FoundCall) -> ToolCallBody {
+    let function = CalledFunction { name: call.name, arguments: call.arguments };
+    ToolCallBody { id, kind: "function".to_owned(), function }
 }
 
 /// The record of a completion as `POST /v1/completions` answers it.

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use contract::{CallSyntax, Reading};
 use serde_json::Value;
 
-use super::{ChatTemplate, TextError, TextTokenizer, guard::Guard};
+use super::{ChatTemplate, TextError, TextTokenizer, guard::Guard, reading, reading::Shown};
 use crate::load::{LoadError, Metadata};
 
 const ROLES: &[&str] = &["system", "developer", "user", "assistant", "tool", "function"];
@@ -23,7 +24,15 @@ pub struct Prompt {
 pub struct Prompts {
     tokenizer: Arc<TextTokenizer>,
     chat: Option<(ChatTemplate, Guard)>,
+    shown: Shown,
+    /// Control tokens that are marks of calls and thoughts.
+    marks: Vec<u32>,
 }
+
+/// Marks of calls, whichever model has them as tokens.
+const CALL_MARKS: &[&str] = &["<tool_call>", "</tool_call>", "<|python_tag|>", "[TOOL_CALLS]"];
+/// Marks of thoughts.
+const THOUGHT_MARKS: &[&str] = &["<think>", "</think>"];
 
 impl Prompts {
     /// Tokenizer and template of a model file.
@@ -43,7 +52,32 @@ impl Prompts {
             let guard = Guard::new(tokenizer.control_texts(), template.source());
             (template, guard)
         });
-        Self { tokenizer, chat }
+        let shown = chat.as_ref().map_or_else(Shown::default, |(template, _)| reading::of(template));
+        let mut marks = Vec::new();
+        if shown.reading.calls.is_some() {
+            marks.extend(tokenizer.control_ids(CALL_MARKS));
+        }
+        if shown.reading.thoughts.is_some() {
+            marks.extend(tokenizer.control_ids(THOUGHT_MARKS));
+        }
+        Self { tokenizer, chat, shown, marks }
+    }
+
+    /// How the model writes calls and thoughts.
+    pub fn reading(&self) -> Reading {
+        self.shown.reading
+    }
+
+    /// Control tokens that stand in the text of answers: those that mark thoughts, and with `calls` those that mark calls.
+    /// Others are not shown.
+    pub fn marks(&self, calls: bool) -> Vec<u32> {
+        let is_thought = |id: &u32| self.tokenizer.token_text(*id).is_some_and(|text| THOUGHT_MARKS.contains(&text));
+        self.marks.iter().copied().filter(|id| calls || is_thought(id)).collect()
+    }
+
+    /// The control token that begins a call, if one does.
+    pub fn call_mark(&self, syntax: CallSyntax) -> Option<u32> {
+        self.marks.iter().copied().find(|id| self.tokenizer.token_text(*id) == Some(syntax.marker()))
     }
 
     /// The model's tokenizer.
@@ -70,7 +104,7 @@ impl Prompts {
         add_generation_prompt: bool,
     ) -> Result<Prompt, TextError> {
         let (template, guard) = self.chat.as_ref().ok_or(TextError::NoTemplate)?;
-        let messages = prepared(messages)?;
+        let messages = prepared(messages, self.shown.wants_null)?;
         let values: Vec<&Value> = std::iter::once(&messages).chain(tools).collect();
         let mark = guard.choose(&values)?;
         let tools = tools.map(|tools| guard.apply(tools, mark));
@@ -107,8 +141,9 @@ impl Prompts {
     }
 }
 
-/// Checks roles, and turns the arguments of tool calls from text into objects, which is what templates take.
-fn prepared(messages: &Value) -> Result<Value, TextError> {
+/// Checks roles, and turns the arguments of tool calls from text into objects, which is what templates take. `wants_null`:
+/// no content beside calls is null, and not an empty text.
+fn prepared(messages: &Value, wants_null: bool) -> Result<Value, TextError> {
     let mut messages = messages.clone();
     let list = messages.as_array_mut().ok_or(TextError::Messages("must be an array"))?;
     if list.is_empty() {
@@ -119,6 +154,11 @@ fn prepared(messages: &Value) -> Result<Value, TextError> {
         let role = fields.get("role").and_then(Value::as_str).unwrap_or_default();
         if !ROLES.contains(&role) {
             return Err(TextError::Role { index, role: role.chars().take(32).collect() });
+        }
+        let has_calls = fields.get("tool_calls").and_then(Value::as_array).is_some_and(|calls| !calls.is_empty());
+        if has_calls && fields.get("content").is_none_or(|content| content.is_null() || content == "") {
+            let nothing = if wants_null { Value::Null } else { "".into() };
+            fields.insert("content".to_owned(), nothing);
         }
         let Some(calls) = fields.get_mut("tool_calls").and_then(Value::as_array_mut) else { continue };
         for (call_idx, call) in calls.iter_mut().enumerate() {

@@ -12,7 +12,7 @@ use super::{Prompts, TextError, TextTokenizer};
 use crate::load::{GgufHeader, real_model};
 
 /// Prompts of the Qwen file, loaded once.
-pub(super) static QWEN: LazyLock<Prompts> = LazyLock::new(|| load("qwen2.5-coder-0.5b-instruct-q4_k_m"));
+pub(crate) static QWEN: LazyLock<Prompts> = LazyLock::new(|| load("qwen2.5-coder-0.5b-instruct-q4_k_m"));
 /// Prompts of the Gemma file, loaded once.
 pub(super) static GEMMA: LazyLock<Prompts> = LazyLock::new(|| load("gemma-3-270m-q4_k_m"));
 

@@ -10,6 +10,7 @@ mod chat;
 mod gguf_tokenizer;
 mod guard;
 mod python;
+mod reading;
 mod stops;
 pub mod stream;
 pub mod template;
@@ -17,9 +18,11 @@ pub mod tokenizer;
 mod vocab;
 
 #[cfg(test)]
-mod golden_tests;
+pub(crate) mod golden_tests;
 #[cfg(test)]
 mod injection_tests;
+#[cfg(test)]
+mod reading_tests;
 #[cfg(test)]
 pub(crate) mod stream_tests;
 #[cfg(test)]

@@ -26,6 +26,8 @@ pub struct TextStream {
     matcher: StopMatcher,
     include_stop: bool,
     skip_special: bool,
+    /// Control tokens that add their text all the same.
+    shown: Vec<u32>,
     /// Bytes that are not whole characters yet, at most three.
     partial: Vec<u8>,
     /// Text that may yet turn out to be a stop string.
@@ -44,10 +46,17 @@ impl TextStream {
             matcher: StopMatcher::new(&stops),
             include_stop,
             skip_special,
+            shown: Vec::new(),
             partial: Vec::new(),
             held: String::new(),
             stopped: false,
         }
+    }
+
+    /// The same, but these control tokens add their own text.
+    #[must_use]
+    pub fn showing(self, ids: Vec<u32>) -> Self {
+        Self { shown: ids, ..self }
     }
 
     /// Adds one generated token. After a stop string nothing is added any more. An id outside the vocabulary adds
@@ -79,7 +88,8 @@ impl TextStream {
     }
 
     fn push_token(&mut self, id: u32, match_stops: bool) -> Delta {
-        if self.stopped || (self.skip_special && self.tokenizer.is_special(id)) {
+        let is_hidden = self.skip_special && self.tokenizer.is_special(id) && !self.shown.contains(&id);
+        if self.stopped || is_hidden {
             return Delta::default();
         }
         self.partial.extend_from_slice(self.tokenizer.bytes_of(id));

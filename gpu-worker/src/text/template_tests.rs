@@ -16,6 +16,7 @@ const CASES: &str = r###"[
     ["{{ messages[2].content.split('</think>')[-1].lstrip('\\n') }}|{{ messages[2].content.split('</think>')[0].rstrip('\\n').split('<think>')[-1].lstrip('\\n') }}", "yes|why"],
     ["{%- set ns = namespace(n=0) -%}\n{%- for m in messages[1:] -%}\n{%- set ns.n = ns.n + 1 -%}{{ loop.index0 }}{{ ns.n }}{{ '' if loop.last else ',' }}{%- endfor -%}", "01,12"],
     ["{{ messages[::-1][0]['role'] }} {{ messages | length }} {{ messages[0].content is string }} {{ messages is iterable }} {{ tools is not none }} {{ documents is none }}", "assistant 3 True True True True"],
+    ["{{ messages[0].content is iterable }} {{ messages[0].content is mapping }} {{ 7 is iterable }} {{ {} is iterable }}", "True False False True"],
     ["{{ bos_token + messages[0]['content'] + eos_token }}{% if add_generation_prompt %}GO{% endif %}", "<B>S<E>GO"],
     ["{% for k, v in tools[0].p.items() %}{{ k }};{% endfor %}{{ '\u00e9'.upper() }} {{ 'a,b'.split(',') | join('+') }} {{ 'hello world'.title() }} {{ ' x '.strip() }}.", "z;a;e;l;\u00c9 a+b Hello World x."],
     ["{% macro row(a, b='d') %}[{{ a }}{{ b }}]{% endmacro %}{{ row(1) }}{{ row('x', b=2) }}", "[1d][x2]"],

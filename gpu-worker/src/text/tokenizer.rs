@@ -223,6 +223,12 @@ impl TextTokenizer {
         &self.control
     }
 
+    /// Control tokens of these texts.
+    pub(super) fn control_ids(&self, texts: &[&str]) -> Vec<u32> {
+        let control = self.vocab.iter().filter(|(_, text, kind)| *kind == TokenKind::Control && texts.contains(text));
+        control.map(|(id, _, _)| id).collect()
+    }
+
     /// Text of every control token that is found in templates.
     pub(super) fn control_texts(&self) -> impl Iterator<Item = &str> + '_ {
         self.vocab.iter().filter(|(_, _, kind)| *kind == TokenKind::Control).map(|(_, text, _)| text)

@@ -5,6 +5,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod calls;
 mod cases;
 mod endings;
 mod hostile;

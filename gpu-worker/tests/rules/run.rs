@@ -72,6 +72,10 @@ pub struct Ask {
     pub max_tokens: u32,
     pub stops: Vec<String>,
     pub stop_ids: Vec<u32>,
+    /// A grammar of calls, in place of a rule.
+    pub calls: Option<String>,
+    /// Control tokens that are shown.
+    pub shown: Vec<u32>,
 }
 
 impl Ask {
@@ -86,12 +90,16 @@ impl Ask {
             max_tokens: 200,
             stops: vec![],
             stop_ids: vec![],
+            calls: None,
+            shown: vec![],
         }
     }
 
     pub fn prepared(self, grammars: &Grammars, tokenizer: &Arc<TextTokenizer>) -> Prepared {
-        let grammar = self.constraint.as_ref().map(|rule| grammars.grammar(rule, &self.stop_ids).unwrap());
-        let stream = TextStream::new(Arc::clone(tokenizer), self.stops.clone(), false, true);
+        let rule = self.constraint.as_ref().map(|rule| grammars.grammar(rule, &self.stop_ids).unwrap());
+        let calls = self.calls.map(|lark| grammars.grammar_of_calls(lark, "tools", &self.stop_ids).unwrap());
+        let grammar = rule.or(calls);
+        let stream = TextStream::new(Arc::clone(tokenizer), self.stops.clone(), false, true).showing(self.shown);
         Prepared {
             id: SequenceId(self.id),
             prompt: self.prompt,
