@@ -113,14 +113,15 @@ async fn a_job_that_kills_its_worker_fails_alone_among_sixty_four() {
         .with("PENSTOCK_WORKER__LEASE_SECONDS", 2);
     let (api, _scheduler) = without_worker(&cluster);
     let client = &api.client;
-    let ids = submit_all(client, (0..63).map(|n| job("standard", n, 800)).collect()).await;
+    // Long enough that none is done when the last one starts.
+    let ids = submit_all(client, (0..63).map(|n| job("standard", n, 2_000)).collect()).await;
     let begin = Instant::now();
     let mut worker = cluster.worker();
     // Last, so that all the others run when it starts.
-    for id in &ids {
-        while client.job(id).await["status"] != "running" {
-            assert!(begin.elapsed() < PATIENCE, "{id} does not start");
-        }
+    let mut conn = PgConnection::connect(&cluster.database).await.unwrap();
+    let query = "SELECT count(*) FROM jobs WHERE state = 'running'";
+    while sqlx::query_scalar::<_, i64>(query).fetch_one(&mut conn).await.unwrap() < 63 {
+        assert!(begin.elapsed() < PATIENCE, "the others do not start");
     }
     let mut poisoned = job("standard", 63, 800);
     poisoned["request"]["seed"] = POISON.into();
