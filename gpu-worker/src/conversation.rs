@@ -86,7 +86,8 @@ mod tests {
         let schema = json!({"type": "object", "properties": {"z": {}, "a": {}}});
         let one = json!({"type": "function", "function": {"name": "f", "description": "d", "parameters": schema}});
         let other = json!({"function": {"strict": null, "parameters": schema, "description": "d", "name": "f"}, "type": "function"});
-        assert_eq!(prompt(one.clone()), one.to_string());
-        assert_eq!(prompt(other), one.to_string());
+        let shown = format!("[{one}]");
+        assert_eq!(prompt(one.clone()), shown);
+        assert_eq!(prompt(other), shown);
     }
 }
